@@ -1,0 +1,255 @@
+"""Where a run's numbers go: progress.csv, TensorBoard, optionally wandb; and what is known about the run itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from .checkpoints import write_atomically
+
+__all__ = [
+    "ProgressBar",
+    "ProgressCsv",
+    "RunLogger",
+    "claim_run_dir",
+    "configure_logging",
+    "provenance",
+    "require_free",
+]
+
+log = logging.getLogger(__name__)
+
+
+def require_free(run_dir: Path) -> None:
+    """Raises ``FileExistsError`` where a run would write over something that is already there."""
+    if run_dir.is_dir():
+        if any(run_dir.iterdir()):
+            raise FileExistsError(
+                f"--run-dir {run_dir} exists and is not empty; name another folder, or move that one away"
+            )
+    elif run_dir.exists() or run_dir.is_symlink():
+        raise FileExistsError(f"--run-dir {run_dir} exists and is not a folder; name another folder")
+
+
+def claim_run_dir(run_dir: Path) -> None:
+    """Creates the folder of a run, which must be new or empty."""
+    require_free(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+
+
+class ProgressCsv:
+    """A CSV whose columns are those of all rows so far; a row with a new one rewrites the file with a wider header."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: list[str] = []
+        self._rows: list[dict[str, float]] = []
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Adds a row; it is on disk when this returns."""
+        self._rows.append(dict(row))
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._columns += new
+            text = io.StringIO()
+            writer = csv.DictWriter(text, self._columns, restval="")
+            writer.writeheader()
+            writer.writerows(self._rows)
+            write_atomically(self._path, text.getvalue().encode())
+        else:
+            with self._path.open("a", newline="") as file:
+                csv.DictWriter(file, self._columns, restval="").writerow(dict(row))
+
+
+class RunLogger:
+    """Sends each row of numbers to progress.csv, TensorBoard and, if asked, wandb."""
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any], wandb_options: dict[str, Any] | None = None) -> None:
+        """Writes into ``run_dir``; ``wandb_options`` (None: no wandb) go to ``wandb.init``."""
+        self._csv = ProgressCsv(run_dir / "progress.csv")
+        self._tensorboard = SummaryWriter(str(run_dir))
+        table = "\n".join(f"|{name}|{value}|" for name, value in config.items())
+        self._tensorboard.add_text("args", f"|argument|value|\n|-|-|\n{table}")
+        self._wandb: Any = None
+        if wandb_options is not None:
+            import wandb
+
+            self._wandb = wandb.init(name=run_dir.name, dir=str(run_dir), config=dict(config), **wandb_options)
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Logs a row; its ``step`` is the number of environment steps so far."""
+        step = int(row["step"])
+        self._csv.append(row)
+        for name, value in row.items():
+            if name != "step":
+                self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(dict(row), step=step)
+
+    def close(self) -> None:
+        """Writes out what is still held back."""
+        self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+@dataclass
+class EpisodeStats:
+    """Running figures of the training episodes, for the log."""
+
+    episodes: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=100))
+    terms: dict[str, Tensor] = field(default_factory=dict)  # name -> () sum over steps of the mean over envs
+    steps: int = 0
+
+    def record(self, info: dict[str, Any], done: Tensor) -> None:
+        """Takes in one step; ``done`` (N,) marks episodes that ended in it."""
+        final = info.get("final_info", info)  # after an automatic reset, `info` speaks of the new episode
+        for name, value in final.get("reward_terms", {}).items():
+            self.terms[name] = self.terms.get(name, 0.0) + value.float().mean()
+        self.steps += 1
+        if not done.any():
+            return
+        columns = {"return": final["episode"]["return"], "length": final["episode"]["episode_len"]}
+        if "success" in final:
+            columns |= {"success_once": final["episode"]["success_once"], "success_at_end": final["success"]}
+        if "fail" in final:
+            columns["fail_once"] = final["episode"]["fail_once"]
+        values = torch.stack([column[done].float() for column in columns.values()], dim=1).tolist()
+        self.episodes.extend(dict(zip(columns, row, strict=True)) for row in values)
+
+    def pop(self) -> dict[str, float]:
+        """Means over the last 100 episodes, and of each reward term since the last call."""
+        names = list(self.episodes[0]) if self.episodes else []
+        row = {f"train/{name}": sum(e[name] for e in self.episodes) / len(self.episodes) for name in names}
+        row |= {f"reward/{name}": float(total) / self.steps for name, total in self.terms.items()}
+        self.terms, self.steps = {}, 0
+        return row
+
+
+class ProgressBar:
+    """A bar on a terminal; elsewhere (a file, CI) a line every ``interval`` seconds."""
+
+    def __init__(self, total: int, interval: float = 10.0) -> None:
+        self._total = total
+        self._interval = interval
+        self._last = time.monotonic()
+        self._bar = tqdm(total=total, unit="step", unit_scale=True, dynamic_ncols=True, disable=not sys.stderr.isatty())
+
+    def update(self, step: int, shown: Mapping[str, float]) -> None:
+        """Moves to ``step``, with the numbers to show beside it."""
+        text = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        if not self._bar.disable:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(step - self._bar.n)
+        elif time.monotonic() - self._last >= self._interval or step >= self._total:
+            self._last = time.monotonic()
+            log.info("step %d of %d: %s", step, self._total, text)
+
+    def close(self) -> None:
+        """Leaves the terminal tidy."""
+        self._bar.close()
+
+
+class _BarFriendlyHandler(logging.Handler):
+    """Writes records above the progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def configure_logging(level: int = logging.INFO) -> None:
+    """Shows this package's messages on stderr; for programs, not for libraries. A second call changes nothing."""
+    logger = logging.getLogger(__package__)
+    logger.setLevel(level)
+    if not logger.handlers:
+        handler = _BarFriendlyHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+def provenance(argv: Sequence[str]) -> dict[str, Any]:
+    """What a result came from: versions, git revision, command line and hardware; plain values, ready for JSON."""
+    return {
+        "command": shlex.join(argv),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(dist) for name, dist in _DISTRIBUTIONS.items()},
+        },
+        "git": _git_revision(Path(__file__).resolve()),
+        "hardware": {
+            "cpu": _cpu_model(),
+            "cores": _usable_cores(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "platform": platform.platform(),
+        },
+    }
+
+
+_DISTRIBUTIONS = {
+    "torch": "torch",
+    "mani_skill": "mani-skill",
+    "sapien": "sapien",
+    "gymnasium": "gymnasium",
+    "numpy": "numpy",
+    "mikasa": "mikasa-suite",
+}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision(file: Path) -> dict[str, Any] | None:
+    """The revision of the checkout that ``file`` is part of, None where it is not tracked (an installed copy, say)."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(file.parent), *words], capture_output=True, text=True, check=True, timeout=10
+        )
+        return done.stdout.strip()
+
+    try:
+        # A virtualenv often lies inside some checkout: only a tracked file belongs to it.
+        git("ls-files", "--error-unmatch", file.name)
+        return {
+            "revision": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

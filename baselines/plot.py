@@ -1,0 +1,94 @@
+"""Draws the learning curves of one or more runs from their progress.csv.
+
+python -m baselines.plot runs/A runs/B --out curves.png
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+__all__ = ["Args", "main", "read_column", "read_progress"]
+
+
+@dataclass
+class Args:
+    """Draws success and return against environment steps."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders that hold a progress.csv."""
+    out: Path = Path("curves.png")
+    """The picture; its suffix says of which kind."""
+
+
+def read_progress(run_dir: Path) -> list[dict[str, str]]:
+    """The rows of a run's progress.csv.
+
+    Raises:
+        ValueError: there is none, or it is empty.
+    """
+    path = run_dir / "progress.csv"
+    if not path.is_file():
+        raise ValueError(f"{run_dir} holds no progress.csv; pass the folder of a training run")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows:
+        raise ValueError(f"{path} has no rows yet; wait for the run's first update")
+    return rows
+
+
+def read_column(rows: Sequence[dict[str, str]], name: str) -> tuple[list[float], list[float]]:
+    """Steps and values of a column, without the rows that leave it empty."""
+    kept = [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
+    return [step for step, _ in kept], [value for _, value in kept]
+
+
+def draw(runs: Sequence[Path], out: Path) -> None:
+    """Writes the picture: success on the left, return on the right."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    tables = [(run.name, read_progress(run)) for run in runs]  # all are read before anything is drawn
+    figure, (success, returns) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    for index, (name, rows) in enumerate(tables):
+        colour = f"C{index}"
+        success.plot(*read_column(rows, "train/success_once"), color=colour, alpha=0.4, linewidth=1)
+        success.plot(*read_column(rows, "eval/success_once"), color=colour, marker="o", markersize=3, label=name)
+        steps, low = read_column(rows, "eval/success_low")
+        success.fill_between(steps, low, read_column(rows, "eval/success_high")[1], color=colour, alpha=0.15)
+        returns.plot(*read_column(rows, "train/return"), color=colour, alpha=0.4, linewidth=1)
+        returns.plot(*read_column(rows, "eval/return"), color=colour, marker="o", markersize=3, label=name)
+    success.set(title="Success rate", ylim=(-0.02, 1.02))
+    returns.set(title="Return (an evaluation episode ends at success)")
+    for axes in (success, returns):
+        axes.set_xlabel("environment steps")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small", title="thick: evaluation, pale: training", title_fontsize="small")
+    figure.savefig(out, dpi=120)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    args = tyro.cli(Args, args=argv, prog=f"python -m {__package__}.plot", description=__doc__)
+    if not args.runs:
+        sys.stderr.write("no run folder given; name at least one\n")
+        return 2
+    try:
+        draw(args.runs, args.out)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""MIKASA-Robo: robot tasks that cannot be solved without memory, on ManiSkill3.
+
+Importing this package registers every task that exists with Gymnasium and loads none of torch, SAPIEN and ManiSkill:
+those come with the first environment that is made.
+
+    >>> import mikasa_robo
+    >>> "RememberColor3-v0" in mikasa_robo.TASKS
+    True
+"""
+
+import difflib
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import WrapperSpec
+
+from mikasa_robo.catalog import CATALOG, TaskSpec
+
+__all__ = ["CATALOG", "TASKS", "TaskSpec", "__version__", "make_env"]
+
+try:
+    __version__ = version("mikasa-suite")
+except PackageNotFoundError:  # run from a checkout that was never installed
+    __version__ = "0.0.0+unknown"
+
+TASKS: tuple[str, ...] = tuple(row.id for row in CATALOG.values() if row.exists)
+"""The IDs that can be made, in the order of the catalog."""
+
+
+def make_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Make the task ``env_id`` as one batched environment of ``num_envs`` copies.
+
+    Args:
+        env_id: one of :data:`TASKS`.
+        num_envs: how many copies are simulated side by side.
+        **kwargs: go to the task's constructor; see the class its catalog row names.
+
+    Returns:
+        What ``gymnasium.make`` returns: actions, observations, rewards and flags carry a leading axis of ``num_envs``.
+
+    Raises:
+        ValueError: ``env_id`` is in no catalog row, or its task is not written yet.
+    """
+    row = CATALOG.get(env_id)
+    if row is None:
+        close = difflib.get_close_matches(env_id, CATALOG, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "`mikasa list` shows all of them."
+        raise ValueError(f"There is no task with the ID {env_id!r}; {hint}")
+    if not row.exists:
+        raise ValueError(
+            f"{env_id!r} is in the catalog but not written yet; `mikasa list --existing` shows those that are."
+        )
+    return gymnasium.make(env_id, num_envs=num_envs, **kwargs)
+
+
+def _register(catalog: Mapping[str, TaskSpec]) -> None:
+    """Tell Gymnasium about every task that exists.
+
+    No ``max_episode_steps``: Gymnasium's own limit counts for one env, a batch needs each env counted by itself.
+    """
+    limit = WrapperSpec("BatchedTimeLimit", "mikasa_robo.utils.wrappers.time_limit:BatchedTimeLimit", {})
+    for row in catalog.values():
+        known = gymnasium.registry.get(row.id)
+        if not row.exists or (known is not None and known.entry_point == row.entry_point):
+            continue  # the second case: this module was reloaded
+        gymnasium.register(
+            id=row.id,
+            entry_point=row.entry_point,
+            kwargs=dict(row.kwargs),
+            disable_env_checker=True,
+            order_enforce=False,
+            additional_wrappers=(limit,),
+        )
+
+
+_register(CATALOG)

@@ -1,0 +1,95 @@
+"""Bodies made of primitives: a cube, a ball, a mug."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import sapien
+import sapien.physx as physx
+import sapien.render
+from mani_skill.envs.scene import ManiSkillScene
+from mani_skill.utils.building.actor_builder import ActorBuilder
+from mani_skill.utils.structs import Actor
+
+MUG_RADIUS = 0.030
+"""Outer radius of the mug, m: 6 cm fit between the Panda's fingers (8 cm)."""
+MUG_INNER_RADIUS = 0.025
+"""Inner radius, m: a ball of radius 0.02 m has 5 mm of play."""
+MUG_HEIGHT = 0.08
+BALL_RADIUS = 0.02
+_WALLS = 12
+_MAX_DEPENETRATION_SPEED = 0.5  # m/s: an object that appears where the hand already is gets pushed out, not shot away
+
+
+def _material(scene: ManiSkillScene, rgba: Sequence[float]) -> sapien.render.RenderMaterial | None:
+    """A plain material; None where nothing is drawn, since SAPIEN makes materials on a render device only."""
+    if not scene.can_render():
+        return None
+    return sapien.render.RenderMaterial(base_color=list(rgba), roughness=0.6, specular=0.2)
+
+
+def _build(builder: ActorBuilder, name: str, parked: int) -> Actor:
+    # far from everything and from each other: where an object is built it must not touch another
+    builder.initial_pose = sapien.Pose(p=[0, float(parked), 1000.0])
+    actor = builder.build_dynamic(name=name)
+    for body in actor._bodies:
+        body.set_max_depenetration_velocity(_MAX_DEPENETRATION_SPEED)
+    return actor
+
+
+def build_cube(scene: ManiSkillScene, name: str, rgba: Sequence[float], half_size: float, parked: int) -> Actor:
+    """A cube of 1000 kg/m³ that stands on the table."""
+    builder = scene.create_actor_builder()
+    builder.add_box_collision(half_size=[half_size] * 3)
+    material = _material(scene, rgba)
+    if material is not None:
+        builder.add_box_visual(half_size=[half_size] * 3, material=material)
+    return _build(builder, name, parked)
+
+
+def build_ball(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
+    """A ball that comes to rest by itself."""
+    builder = scene.create_actor_builder()
+    builder.add_sphere_collision(radius=radius, density=300)
+    material = _material(scene, rgba)
+    if material is not None:
+        builder.add_sphere_visual(radius=radius, material=material)
+    actor = _build(builder, name, parked)
+    for body in actor._bodies:
+        body.set_linear_damping(0.5)
+        body.set_angular_damping(2.0)
+    return actor
+
+
+def build_mug(scene: ManiSkillScene, name: str, rgba: Sequence[float], parked: int) -> Actor:
+    """A mug upside down, its origin in the middle of its height: a ring of overlapping walls under a lid, open below.
+
+    What collides is what is seen: the same boxes. Neighbouring walls overlap at their edges, so that no gap shows what
+    is inside.
+    """
+    builder = scene.create_actor_builder()
+    smooth = physx.PhysxMaterial(static_friction=0.4, dynamic_friction=0.4, restitution=0.0)
+    material = _material(scene, rgba)
+    thickness = (MUG_RADIUS - MUG_INNER_RADIUS) / 2
+    middle = (MUG_RADIUS + MUG_INNER_RADIUS) / 2
+    half_length = MUG_RADIUS * math.tan(math.pi / _WALLS) * 1.02
+    parts = []
+    for k in range(_WALLS):
+        angle = 2 * math.pi * k / _WALLS
+        pose = sapien.Pose(
+            p=[middle * math.cos(angle), middle * math.sin(angle), 0],
+            q=[math.cos(angle / 2), 0, 0, math.sin(angle / 2)],
+        )
+        parts.append((pose, [thickness, half_length, MUG_HEIGHT / 2]))
+    lid_half = 0.003
+    for k in range(_WALLS // 2):
+        # a strip from each wall to the one opposite: together they close the polygon without a gap
+        angle = 2 * math.pi * k / _WALLS
+        pose = sapien.Pose(p=[0, 0, MUG_HEIGHT / 2 - lid_half], q=[math.cos(angle / 2), 0, 0, math.sin(angle / 2)])
+        parts.append((pose, [MUG_RADIUS, half_length, lid_half]))
+    for pose, half_size in parts:
+        builder.add_box_collision(pose=pose, half_size=half_size, material=smooth, density=300)
+        if material is not None:
+            builder.add_box_visual(pose=pose, half_size=half_size, material=material)
+    return _build(builder, name, parked)

@@ -1,0 +1,23 @@
+"""Nine colours that differ plainly in a 128 x 128 picture, in the order of the tasks' indices."""
+
+from __future__ import annotations
+
+COLORS: dict[str, tuple[int, int, int]] = {
+    "red": (255, 0, 0),
+    "lime": (0, 255, 0),
+    "blue": (0, 0, 255),
+    "yellow": (255, 255, 0),
+    "magenta": (255, 0, 255),
+    "cyan": (0, 255, 255),
+    "maroon": (110, 0, 0),
+    "olive": (255, 128, 0),
+    "teal": (0, 105, 105),
+}
+"""Name to sRGB. "olive" is drawn orange, as in the paper's predecessor: true olive is too near yellow in shade."""
+
+
+def rgba(name: str) -> list[float]:
+    """The colour as RGBA in [0, 1], for a render material. Raises KeyError with the names that exist."""
+    if name not in COLORS:
+        raise KeyError(f"no colour {name!r}: use one of {', '.join(COLORS)}")
+    return [channel / 255 for channel in COLORS[name]] + [1.0]

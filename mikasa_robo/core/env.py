@@ -1,0 +1,374 @@
+"""The environment that joins a task's pure functions with the simulator."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+import sapien
+import torch
+from mani_skill.sensors.camera import CameraConfig
+from mani_skill.utils import sapien_utils
+from mani_skill.utils.scene_builder.table import TableSceneBuilder
+from mani_skill.utils.structs import Actor, Pose
+from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
+from torch import Tensor
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.sim.env import BatchedSimMixin
+
+from . import rewards, state
+from .phases import PHASES, Timeline
+from .sampling import ROBOT_BASE_X, Uniforms, normal
+from .touch_sensor import FORCE_THRESHOLD, TouchSensor
+from .visibility import Stage
+
+START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
+STATIC_SPEED = 0.2
+"""A robot whose arm joints all move slower than this is static, rad/s."""
+ARM_JOINTS = 7
+TOUCH_LINKS = ("panda_hand", "panda_leftfinger", "panda_rightfinger")
+
+TaskState = TypeVar("TaskState")
+
+
+@dataclass
+class Senses:
+    """What a task may look at to judge an episode; read after physics, never written."""
+
+    elapsed: Tensor  # (N,) int, control steps
+    responding: Tensor  # (N,) bool
+    objects: Tensor  # (N, K, 13) position, quaternion wxyz, linear and angular velocity
+    tcp: Tensor  # (N, 7) pose of the tool centre point
+    joint_speed: Tensor  # (N,) largest speed of an arm joint, rad/s
+    fingers: Tensor  # (N,) distance of each finger from closed, m
+
+    @property
+    def static(self) -> Tensor:
+        """(N,) bool: the robot is static."""
+        return self.joint_speed < STATIC_SPEED
+
+
+class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
+    """A tabletop task whose episode has a cue, a delay and a response.
+
+    A task declares its objects (`build`) and gives pure functions of tensors: what is drawn (`sample`), what is on view
+    and where (`layout`), what a step means (`advance`), who has succeeded or failed (`judge`), what is rewarded
+    (`reward_terms`) and what a memory would hold (`oracle`).
+
+    Observation (``obs_mode="state"``): float32 (N, D): joint positions and speeds, TCP pose, phase (one-hot), t / T, for
+    each object a visible flag and, where visible, its pose, then the task's own (with the oracle: this mode is for
+    learning without memory). Other modes are ManiSkill's and hold the pose of the TCP beside the robot's own state.
+    Action: float32 (N, A) in [-1, 1] of the chosen controller, 8-D for ``pd_joint_delta_pos``.
+    Reward: (N,) float32, ``normalized_dense`` in [0, 1] by default. ``info["reward_terms"]``: every weighted term.
+    Termination: success or failure; truncation at ``horizon`` by `mikasa_robo.utils.wrappers.time_limit`.
+
+    Args:
+        cue_steps, delay_steps, response_steps: lengths of the phases in control steps (20 Hz).
+        on_mistake: "fail" ends an episode at a mistake; "ignore" lets it go on as if nothing had happened.
+        robot_init_qpos_noise: standard deviation of the arm joints' start, rad.
+        **kwargs: `BatchedSimMixin`'s and ManiSkill's, with their defaults (``num_envs``, ``obs_mode``, …).
+    """
+
+    SUPPORTED_ROBOTS: ClassVar = ["panda_wristcam", "panda"]
+    reward_scales: ClassVar[dict[str, float]]
+    """Weight of each dense reward term."""
+    draws: ClassVar[int] = 0
+    """Uniform numbers that `sample` takes for one environment; a task may set it per instance."""
+
+    def __init__(
+        self,
+        *args: Any,
+        cue_steps: int,
+        delay_steps: int,
+        response_steps: int,
+        on_mistake: Literal["fail", "ignore"] = "fail",
+        robot_init_qpos_noise: float = 0.02,
+        robot_uids: str = "panda_wristcam",
+        reward_mode: str = "normalized_dense",
+        **kwargs: Any,
+    ) -> None:
+        self.timeline = Timeline(cue_steps, delay_steps, response_steps)
+        if on_mistake not in ("fail", "ignore"):
+            raise ValueError(f"on_mistake={on_mistake!r} is not known: use 'fail' or 'ignore'")
+        if not robot_init_qpos_noise >= 0:
+            raise ValueError(f"robot_init_qpos_noise={robot_init_qpos_noise!r} must be at least 0 rad")
+        self.on_mistake = on_mistake
+        self.robot_init_qpos_noise = robot_init_qpos_noise
+        self._generators: list[np.random.Generator] = []
+        self._task_state: TaskState | None = None
+        super().__init__(*args, robot_uids=robot_uids, reward_mode=reward_mode, **kwargs)
+
+    # ------------------------------------------------------------------ what a task gives
+    @abstractmethod
+    def build(self) -> list[Actor]:
+        """Builds the objects that are shown and hidden, once. Returns K dynamic actors."""
+
+    @abstractmethod
+    def sample(self, u: Uniforms) -> TaskState:
+        """The state at the start of b episodes, from uniform numbers (b, `draws`)."""
+
+    @abstractmethod
+    def layout(self, s: TaskState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        """Which objects are on view at t = ``elapsed`` (N,), (N, K) bool, and where each belongs, (N, K, 7)."""
+
+    @abstractmethod
+    def advance(self, s: TaskState, senses: Senses, touching: Tensor) -> None:
+        """Enters in ``s`` what has happened in a step; ``touching`` (N, L, K) bool for hand, left and right finger."""
+
+    @abstractmethod
+    def judge(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
+        """``success`` and ``fail`` (N,) bool, and the task's own booleans for ``info``."""
+
+    @abstractmethod
+    def reward_terms(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
+        """The unweighted terms (N,) in [0, 1] named in `reward_scales`."""
+
+    @abstractmethod
+    def oracle(self, s: TaskState) -> Tensor:
+        """(N, d): what a memory would have to hold."""
+
+    def prompt(self, s: TaskState) -> Tensor | None:
+        """(N, d) float32 that the agent is told at every step; None where the task has no prompt."""
+        return None
+
+    @abstractmethod
+    def state_features(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
+        """What the ``state`` observation holds beside the common part, (N, …) each."""
+
+    def touchable(self, objects: list[Actor]) -> list[Actor]:
+        """The objects whose contact with the hand matters, of those that `build` returned; by default all."""
+        return objects
+
+    # ------------------------------------------------------------------ facts
+    @property
+    def horizon(self) -> int:
+        """Length of an episode in control steps, T."""
+        return self.timeline.horizon
+
+    @property
+    def instruction(self) -> str:
+        """The task in one English sentence; empty for an environment that was not made through its ID."""
+        return CATALOG[self.spec.id].instruction if self.spec is not None and self.spec.id in CATALOG else ""
+
+    @property
+    def task_state(self) -> TaskState:
+        """The task's memory of the N running episodes."""
+        assert self._task_state is not None
+        return self._task_state
+
+    @property
+    def _default_sim_config(self) -> SimConfig:
+        return SimConfig(
+            sim_freq=100,
+            control_freq=20,
+            gpu_memory_config=GPUMemoryConfig(found_lost_pairs_capacity=2**25, max_rigid_patch_count=2**18),
+        )
+
+    @property
+    def _default_sensor_configs(self) -> list[CameraConfig]:
+        pose = sapien_utils.look_at(eye=[0.3, 0, 0.6], target=[-0.1, 0, 0.1])
+        return [CameraConfig("base_camera", pose=pose, width=128, height=128, fov=np.pi / 2, near=0.01, far=100)]
+
+    @property
+    def _default_human_render_camera_configs(self) -> CameraConfig:
+        pose = sapien_utils.look_at(eye=[0.75, 0.0, 0.75], target=[-0.12, 0.0, 0.08])
+        return CameraConfig("render_camera", pose=pose, width=512, height=512, fov=0.9, near=0.01, far=100)
+
+    # ------------------------------------------------------------------ building
+    def _load_agent(self, options: dict[str, Any]) -> None:
+        super()._load_agent(options, sapien.Pose(p=[ROBOT_BASE_X, 0, 0]))
+
+    def _load_scene(self, options: dict[str, Any]) -> None:
+        self.table_scene = TableSceneBuilder(self)
+        self.table_scene.build()
+        self.objects = self.build()
+        self.stage = Stage(self.scene, self.objects)
+        self._touch_sensor: TouchSensor | None = None
+
+    # ------------------------------------------------------------------ randomness and reset
+    def reset(
+        self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts new episodes, in all environments or in ``options["env_idx"]`` only.
+
+        Args:
+            seed: an int: environment i gets the i-th episode of this seed, whatever ``num_envs`` is. A list with one seed
+                for each environment being reset: each gets the episode that a single environment would get with that
+                seed. None: each environment goes on with its own generator.
+            options: ManiSkill's; ``{"env_idx": (b,) ints or (N,) bools}`` names the environments to reset.
+
+        Returns:
+            the observation and the info of all N environments.
+        """
+        env_idx = (options or {}).get("env_idx")
+        index = torch.arange(self.num_envs) if env_idx is None else self._checked_env_idx(env_idx).cpu()
+        self._seed(seed, index.tolist())
+        # ManiSkill's own generators are not used by any task; a partial reseeding of them would reach every environment
+        outer = None if env_idx is not None or seed is None else self._seed_list(seed, index.tolist())
+        return super().reset(seed=outer, options=options)
+
+    def _seed_list(self, seed: int | Sequence[int], index: list[int]) -> list[int]:
+        seeds = [seed + i for i in range(len(index))] if isinstance(seed, int | np.integer) else list(seed)
+        return [int(s) % 2**31 for s in seeds]
+
+    def _seed(self, seed: int | Sequence[int] | None, index: list[int]) -> None:
+        if seed is None:
+            if not self._generators:
+                self._generators = [np.random.default_rng() for _ in range(self.num_envs)]
+            return
+        if isinstance(seed, int | np.integer):
+            keys = [(int(seed), i) for i in index]
+        else:
+            if len(seed) != len(index):
+                raise ValueError(
+                    f"seed holds {len(seed)} seeds for {len(index)} environments: give one for each, or an int"
+                )
+            keys = [(int(s), 0) for s in seed]
+        if any(key[0] < 0 for key in keys):
+            raise ValueError(f"seed={seed!r} is negative: seeds are whole numbers of at least 0")
+        if not self._generators:
+            self._generators = [np.random.default_rng() for _ in range(self.num_envs)]
+        for i, key in zip(index, keys, strict=True):
+            self._generators[i] = np.random.default_rng(np.random.SeedSequence(key))
+
+    def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
+        drawn = np.stack([self._generators[i].random(columns) for i in env_idx.tolist()])
+        return Uniforms(torch.from_numpy(drawn).to(self.device))
+
+    def _initialize_episode(self, env_idx: Tensor, options: dict[str, Any]) -> None:
+        u = self._draw(env_idx, ARM_JOINTS + self.draws)
+        noise = normal(u.take(ARM_JOINTS), self.robot_init_qpos_noise)
+        qpos = torch.tensor(START_QPOS, dtype=torch.float64, device=self.device).repeat(u.count, 1)
+        qpos[:, :ARM_JOINTS] += noise
+        rows = self.sample(u)
+        if self._task_state is None:
+            self._task_state = state.allocate(rows, self.num_envs)
+        state.scatter(self._task_state, env_idx, rows)
+        self.table_scene.table.set_pose(self.table_scene.table.initial_pose)
+        self.agent.reset(qpos.to(torch.float32))
+        self.agent.robot.set_pose(Pose.create_from_pq(p=[ROBOT_BASE_X, 0, 0], device=self.device))
+        visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
+        self.stage.set_up(visible, home)
+
+    # ------------------------------------------------------------------ stepping
+    def _step_action(self, action: Any) -> Any:
+        action = super()._step_action(action)
+        # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
+        elapsed = self._elapsed_steps + 1
+        if self._touch_sensor is None:
+            links = [self.agent.robot.links_map[name] for name in TOUCH_LINKS]
+            self._touch_sensor = TouchSensor(self.scene, links, self.touchable(self.objects))
+        self.advance(self.task_state, self._sense(elapsed), self._touch_sensor.read() > FORCE_THRESHOLD)
+        visible, home = self.layout(self.task_state, elapsed)
+        # nothing can be moved before the response phase; at its first step everything stands where the layout says
+        settled = (elapsed <= self.timeline.response_start)[:, None]
+        self.stage.arrange(~visible | settled, visible, home)
+        return action
+
+    def _sense(self, elapsed: Tensor) -> Senses:
+        qpos, qvel = self.agent.robot.get_qpos(), self.agent.robot.get_qvel()
+        return Senses(
+            elapsed=elapsed,
+            responding=self.timeline.responding(elapsed),
+            objects=self.stage.read(),
+            tcp=self.agent.tcp.pose.raw_pose,
+            joint_speed=qvel[:, :ARM_JOINTS].abs().amax(dim=1),
+            fingers=qpos[:, ARM_JOINTS:].mean(dim=1),
+        )
+
+    # ------------------------------------------------------------------ what is returned
+    def evaluate(self) -> dict[str, Any]:
+        """Success, failure, phase, the task's booleans, the oracle and the weighted reward terms. Writes nothing."""
+        s, senses = self.task_state, self._sense(self._elapsed_steps)
+        info: dict[str, Any] = self.judge(s, senses)
+        info["phase"] = self.timeline.phase(self._elapsed_steps)
+        info["oracle_info"] = self.oracle(s)
+        prompt = self.prompt(s)
+        if prompt is not None:
+            info["prompt"] = prompt
+        info["reward_terms"] = rewards.weigh(
+            self.reward_terms(s, senses), self.reward_scales, info["success"], info["fail"], senses.responding
+        )
+        return info
+
+    def compute_sparse_reward(self, obs: Any, action: Tensor, info: dict[str, Any]) -> Tensor:
+        """1 at success, else 0; (N,)."""
+        return info["success"].to(torch.float32)
+
+    def compute_dense_reward(self, obs: Any, action: Tensor, info: dict[str, Any]) -> Tensor:
+        """The sum of the weighted terms, (N,)."""
+        return rewards.total(info["reward_terms"])
+
+    def compute_normalized_dense_reward(self, obs: Any, action: Tensor, info: dict[str, Any]) -> Tensor:
+        """The dense reward divided by its maximum, (N,) in [0, 1]; 1 exactly at success."""
+        return self.compute_dense_reward(obs, action, info) / rewards.maximum(self.reward_scales)
+
+    def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
+        senses = self._sense(self._elapsed_steps)
+        extra = {"tcp_pose": senses.tcp}
+        if "prompt" in info:
+            extra["prompt"] = info["prompt"]
+        if not self.obs_mode_struct.use_state:
+            return extra
+        visible, _ = self.layout(self.task_state, self._elapsed_steps)
+        extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
+        extra["time"] = (self._elapsed_steps / self.horizon).to(torch.float32)[:, None]
+        extra["visible"] = visible.to(torch.float32)
+        extra["object_poses"] = (senses.objects[..., :7] * visible[..., None]).flatten(1)
+        for name, value in self.state_features(self.task_state, senses).items():
+            extra[name] = value.to(torch.float32).flatten(1) if value.ndim > 1 else value.to(torch.float32)[:, None]
+        return extra
+
+    # ------------------------------------------------------------------ saving and restoring
+    def get_state_dict(self) -> dict[str, Any]:
+        """The state of simulation and task, t and phase included: restored, an episode goes on identically."""
+        saved = super().get_state_dict()
+        saved["task"] = {
+            **state.to_flat(self.task_state),
+            "elapsed_steps": self._elapsed_steps.to(torch.float32)[:, None],
+        }
+        return saved
+
+    def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
+        """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,)."""
+        index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
+        super().set_state_dict(state_dict, None if env_idx is None else index)
+        if "task" in state_dict:
+            task = dict(state_dict["task"])
+            self._elapsed_steps[index] = task.pop("elapsed_steps").reshape(-1).to(self._elapsed_steps)
+            state.load_flat(self._task_state, task, index)
+        if "controller" in state_dict:
+            kept = self.agent.get_controller_state()
+            _write_rows(kept, state_dict["controller"], index)
+            self.agent.set_controller_state(kept)
+
+    def set_state(self, flat: Any, env_idx: Tensor | None = None) -> None:
+        """Restores the vector (N, D) that ``get_state`` gives."""
+        flat = torch.as_tensor(flat, device=self.device)
+        parts, start = _unflatten(self._init_raw_state, flat, 0)
+        if start != flat.shape[1]:
+            raise ValueError(f"the state has {flat.shape[1]} numbers for each environment, this task has {start}")
+        self.set_state_dict(parts, env_idx)
+
+
+def _write_rows(into: dict[str, Any], rows: dict[str, Any], index: Tensor) -> None:
+    for name, value in into.items():
+        if isinstance(value, dict):
+            _write_rows(value, rows[name], index)
+        else:
+            value[index] = rows[name].to(value)
+
+
+def _unflatten(like: dict[str, Any], flat: Tensor, start: int) -> tuple[dict[str, Any], int]:
+    parts: dict[str, Any] = {}
+    for name, value in like.items():
+        if isinstance(value, dict):
+            parts[name], start = _unflatten(value, flat, start)
+        else:
+            parts[name] = flat[:, start : start + value.shape[-1]]
+            start += value.shape[-1]
+    return parts, start

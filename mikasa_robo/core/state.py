@@ -1,0 +1,47 @@
+"""A task's memory of its episodes: a dataclass of tensors with one row per environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+State = TypeVar("State")
+
+
+def _fields(state: object) -> list[str]:
+    return [field.name for field in dataclasses.fields(state)]  # type: ignore[arg-type]
+
+
+def allocate(like: State, num_envs: int) -> State:
+    """A state of ``num_envs`` rows of zeros with the shapes and dtypes of ``like``."""
+    tensors = {name: getattr(like, name) for name in _fields(like)}
+    return type(like)(**{name: t.new_zeros(num_envs, *t.shape[1:]) for name, t in tensors.items()})
+
+
+def scatter(state: State, env_idx: Tensor, rows: State) -> None:
+    """Writes the rows (b, …) of ``rows`` to the environments ``env_idx`` (b,) of ``state``."""
+    for name in _fields(state):
+        getattr(state, name)[env_idx] = getattr(rows, name).to(getattr(state, name).dtype)
+
+
+def to_flat(state: object) -> dict[str, Tensor]:
+    """Each field as a float32 copy (N, D): exact for bools and for whole numbers below 2**24."""
+    return {
+        name: getattr(state, name).to(torch.float32).flatten(1)
+        if getattr(state, name).ndim > 1
+        else getattr(state, name).to(torch.float32)[:, None]
+        for name in _fields(state)
+    }
+
+
+def load_flat(state: object, flat: dict[str, Tensor], env_idx: Tensor) -> None:
+    """The inverse of `to_flat`, for the environments ``env_idx``. Raises KeyError with the names that are missing."""
+    missing = set(_fields(state)) - set(flat)
+    if missing:
+        raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another task")
+    for name in _fields(state):
+        tensor: Tensor = getattr(state, name)
+        tensor[env_idx] = flat[name].to(tensor.device).reshape(len(env_idx), *tensor.shape[1:]).to(tensor.dtype)

@@ -1,0 +1,328 @@
+"""Any ManiSkill task, many environments at a time, on a machine with or without a GPU."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import mani_skill.render.utils as render_utils
+import numpy as np
+import sapien
+import sapien.physx as physx
+import sapien.render
+import torch
+from mani_skill.agents.controllers.base_controller import DictController
+from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
+from mani_skill.agents.multi_agent import MultiAgent
+from mani_skill.envs.sapien_env import BaseEnv
+from mani_skill.envs.utils.system.backend import BackendInfo
+from mani_skill.utils import common
+from torch import Tensor
+
+from .kinematics import BatchedCpuKinematics
+from .render import require_rendering
+from .scene import BatchedCpuScene
+from .stepping import default_threads
+
+BATCHED = "physx_cpu_batched"
+"""Name of the backend that simulates many environments on CPU; "physx_cpu" chooses it for ``num_envs > 1``."""
+_CPU_NAMES = ("cpu", "physx_cpu")
+_CUDA_NAMES = ("cuda", "gpu", "physx_cuda")
+DEBUG_VARIABLE = "MIKASA_SIM_DEBUG"
+
+
+def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | None = None) -> str:
+    """The backend that ``sim_backend`` stands for.
+
+    "auto" is "physx_cuda" where CUDA is there and ``num_envs > 1``, else "physx_cpu". Raises ValueError for a name that
+    is not known and RuntimeError for CUDA where there is none.
+    """
+    name = sim_backend.split(":")[0]
+    if name not in ("auto", BATCHED, *_CPU_NAMES, *_CUDA_NAMES):
+        raise ValueError(
+            f"sim_backend={sim_backend!r} is not known: use 'auto', 'physx_cpu' (any num_envs, no GPU needed) or "
+            "'physx_cuda' (optionally 'physx_cuda:<device number>')"
+        )
+    if cuda_available is None:
+        cuda_available = torch.cuda.is_available()
+    if name == "auto":
+        return "physx_cuda" if cuda_available and num_envs > 1 else "physx_cpu"
+    if name in _CUDA_NAMES and not cuda_available:
+        raise RuntimeError(
+            f"sim_backend={sim_backend!r} needs a CUDA device, and torch sees none: use sim_backend='auto' or 'physx_cpu'"
+        )
+    return sim_backend
+
+
+def _positive_int(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+    return number
+
+
+class BatchedSimMixin(BaseEnv):
+    """Put before a ManiSkill task class, makes ``sim_backend="physx_cpu"`` take any ``num_envs``.
+
+    Args:
+        num_envs: number of parallel environments, at least 1.
+        sim_backend: "auto", "physx_cpu", "physx_cuda[:n]"; see `choose_sim_backend`. With "physx_cpu" one environment is
+            ManiSkill's own single-env simulation and several are simulated by `BatchedCpuPhysx`; "physx_cpu_batched"
+            takes the batched simulator for one environment too.
+        render_backend: "auto" draws only if the observation or render mode asks for pictures ("none" otherwise: faster,
+            and no Vulkan needed); any other value is ManiSkill's.
+        sim_threads: threads of the batched CPU simulation; None: as many as there are cores.
+        sim_debug: raise on patterns that are undefined on a GPU; None: the environment variable MIKASA_SIM_DEBUG=1.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_envs: int = 1,
+        sim_backend: str = "auto",
+        render_backend: str | None = "auto",
+        sim_threads: int | None = None,
+        sim_debug: bool | None = None,
+        obs_mode: str | None = None,
+        render_mode: str | None = None,
+        parallel_in_single_scene: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        num_envs = _positive_int("num_envs", num_envs)
+        self._sim_threads = default_threads() if sim_threads is None else _positive_int("sim_threads", sim_threads)
+        self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
+        sim_backend = choose_sim_backend(sim_backend, num_envs)
+        self._batched_cpu = sim_backend == BATCHED or (sim_backend.split(":")[0] in _CPU_NAMES and num_envs > 1)
+        if self._batched_cpu and parallel_in_single_scene:
+            raise ValueError(
+                "parallel_in_single_scene=True needs sim_backend='physx_cuda': on CPU every environment has its own scene"
+            )
+        wants_pictures = render_mode is not None or obs_mode not in (None, "state", "state_dict", "none")
+        if render_backend == "auto":
+            render_backend = ("gpu" if torch.cuda.is_available() else "cpu") if wants_pictures else "none"
+        if wants_pictures:
+            asked = f"render_mode={render_mode!r}" if render_mode is not None else f"obs_mode={obs_mode!r}"
+            if render_backend in (None, "none"):
+                raise ValueError(
+                    f"{asked} needs pictures: render_backend={render_backend!r} turns them off; use 'auto'"
+                )
+            if not torch.cuda.is_available():
+                require_rendering(asked)
+        super().__init__(
+            *args,
+            num_envs=num_envs,
+            sim_backend="physx_cpu" if self._batched_cpu else sim_backend,
+            render_backend="none" if render_backend is None else render_backend,
+            obs_mode=obs_mode,
+            render_mode=render_mode,
+            parallel_in_single_scene=parallel_in_single_scene,
+            **kwargs,
+        )
+
+    # BaseEnv.__init__ assigns the backend and then refuses CPU backends with several envs by their name
+    @property
+    def backend(self) -> BackendInfo:
+        """What simulates and what draws."""
+        return self._backend
+
+    @backend.setter
+    def backend(self, info: BackendInfo) -> None:
+        if self._batched_cpu:
+            info.sim_backend = BATCHED
+        self._backend = info
+
+    def _setup_scene(self) -> None:
+        if not self._batched_cpu:
+            super()._setup_scene()
+            return
+        self._set_scene_config()
+        sub_scenes = []
+        for _ in range(self.num_envs):
+            systems: list[Any] = [physx.PhysxCpuSystem()]
+            if render_utils.can_render(self._render_device):
+                systems.append(sapien.render.RenderSystem(self._render_device))
+            sub_scenes.append(sapien.Scene(systems))
+        self.scene = BatchedCpuScene(
+            sub_scenes,
+            sim_config=self.sim_config,
+            device=self.device,
+            backend=self.backend,
+            threads=self._sim_threads,
+            debug=self._sim_debug,
+        )
+        self.scene.px.timestep = 1.0 / self._sim_freq
+
+    def _load_agent(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_agent(*args, **kwargs)
+        if self._batched_cpu and self.agent is not None:
+            for agent in self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]:
+                agent.set_control_mode = functools.partial(self._set_control_mode, agent, agent.set_control_mode)
+                self._batch_kinematics(agent)
+
+    def _set_control_mode(self, agent: Any, original: Any, control_mode: str | None = None) -> None:
+        original(control_mode)
+        self._batch_kinematics(agent)
+
+    @staticmethod
+    def _batch_kinematics(agent: Any) -> None:
+        """Controllers are made when a control mode is first chosen, each with kinematics for one robot."""
+        for controller in leaf_controllers(agent.controllers.values()):
+            if isinstance(controller, PDEEPosController) and not isinstance(
+                controller.kinematics, BatchedCpuKinematics
+            ):
+                controller.kinematics = BatchedCpuKinematics(controller)
+
+    def _push_targets(self) -> None:
+        self.scene.px.gpu_apply_articulation_target_position()
+        self.scene.px.gpu_apply_articulation_target_velocity()
+
+    def _before_control_step(self) -> None:
+        # BaseEnv pushes drive targets into the simulation only where the simulation device is CUDA
+        if self._batched_cpu:
+            self._push_targets()
+            self._interpolates = self.agent is not None and any(
+                getattr(controller.config, "interpolate", False)
+                for controller in leaf_controllers([self.agent.controller])
+            )
+        super()._before_control_step()
+
+    def _before_simulation_step(self) -> None:
+        if self._batched_cpu and self._interpolates:
+            self._push_targets()
+        super()._before_simulation_step()
+
+    def _step_action(self, action: Any) -> Any:
+        # ManiSkill checks this in single-env simulation only; with physics on CPU the check costs nothing
+        if self._batched_cpu and isinstance(action, np.ndarray | Tensor):
+            bad = torch.isnan(torch.as_tensor(action)).reshape(self.num_envs, -1).any(dim=1)
+            if bad.any():
+                raise ValueError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
+        return super()._step_action(action)
+
+    def reset(
+        self, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """ManiSkill's reset; a partial one (``options={"env_idx": …}``) leaves the controllers of other envs alone."""
+        env_idx = (options or {}).get("env_idx")
+        if env_idx is None:
+            with self._forcing(range(self.num_envs)):
+                return super().reset(seed=seed, options=options)
+        index = self._checked_env_idx(env_idx)
+        kept = self._controller_tensors()
+        before = [(holder, name, tensor.clone()) for holder, name, tensor in kept]
+        with self._forcing(index.tolist()):
+            result = super().reset(seed=seed, options={**(options or {}), "env_idx": index})
+        others = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        others[index] = False
+        for holder, name, old in before:
+            now = getattr(holder, name)
+            now = now.raw_pose if hasattr(now, "raw_pose") else now
+            now[others] = old[others]
+        return result
+
+    def _checked_env_idx(self, env_idx: Any) -> Tensor:
+        index = torch.as_tensor(env_idx, device=self.device).reshape(-1)
+        if index.dtype == torch.bool:
+            index = torch.nonzero(index).reshape(-1)
+        index = index.to(torch.int64)
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= self.num_envs):
+            raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{self.num_envs - 1}")
+        return index
+
+    def _controller_tensors(self) -> list[tuple[Any, str, Tensor]]:
+        """Per-env memory of the controllers, which BaseEnv.reset clears for every env, reset or not."""
+        found = []
+        if self.agent is not None and self.scene is not None:
+            agents = self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]
+            for controller in leaf_controllers(c for agent in agents for c in agent.controllers.values()):
+                for name in ("_start_qpos", "_target_qpos", "_target_qvel", "_target_pose"):
+                    value = getattr(controller, name, None)
+                    tensor = getattr(value, "raw_pose", value)
+                    if isinstance(tensor, Tensor) and tensor.shape[:1] == (self.num_envs,):
+                        found.append((controller, name, tensor))
+        return found
+
+    def set_state_dict(self, state: dict[str, Any], env_idx: Tensor | None = None) -> None:
+        """Sets the state of the simulation, of all envs or of those in ``env_idx``."""
+        with self._forcing(range(self.num_envs) if env_idx is None else common.to_numpy(env_idx).tolist()):
+            super().set_state_dict(state, env_idx)
+
+    def _forcing(self, scenes: Iterable[int]) -> _Forcing:
+        return _Forcing(self, list(scenes))
+
+    def _clear(self) -> None:
+        scene = self.scene
+        super()._clear()
+        if isinstance(scene, BatchedCpuScene):
+            scene.close()
+
+    def close(self) -> None:
+        """Ends the threads and frees the memory. May be called twice."""
+        super().close()
+
+
+class _Forcing:
+    """Within it, the scenes named are applied row by row, changed or not (see `BatchedCpuPhysx.force_scenes`)."""
+
+    def __init__(self, env: BatchedSimMixin, scenes: list[int]) -> None:
+        self._env, self._scenes = env, scenes
+
+    def __enter__(self) -> None:
+        self._force(self._scenes)
+
+    def __exit__(self, *exception: Any) -> None:
+        self._force(None)
+
+    def _force(self, scenes: list[int] | None) -> None:
+        if isinstance(self._env.scene, BatchedCpuScene):
+            self._env.scene.px.force_scenes(scenes)
+
+
+def leaf_controllers(controllers: Iterable[Any]) -> list[Any]:
+    """The controllers that move joints, out of the nested ones that only combine them."""
+    leaves = []
+    for controller in controllers:
+        if isinstance(controller, dict):
+            leaves += leaf_controllers(controller.values())
+        elif isinstance(controller, DictController):
+            leaves += leaf_controllers(controller.controllers.values())
+        else:
+            leaves.append(controller)
+    return leaves
+
+
+@functools.cache
+def batched(task: type[BaseEnv]) -> type[BaseEnv]:
+    """``task`` with the batched CPU simulation. Classes that have it already are returned as they are."""
+    if issubclass(task, BatchedSimMixin):
+        return task
+    return type(
+        f"Batched{task.__name__}", (BatchedSimMixin, task), {"__module__": task.__module__, "__doc__": task.__doc__}
+    )
+
+
+def make(env_id: str, **kwargs: Any) -> BaseEnv:
+    """One of ManiSkill's own tasks with the batched CPU simulation, for example ``make("PickCube-v1", num_envs=64)``.
+
+    Returns the bare environment (no time limit), after ``mani_skill.envs`` was imported. Raises KeyError with close
+    matches for an ID that ManiSkill does not have.
+    """
+    import difflib
+
+    import mani_skill.envs  # noqa: F401  (registers ManiSkill's tasks)
+    from mani_skill.utils.registration import REGISTERED_ENVS
+
+    if env_id not in REGISTERED_ENVS:
+        close = difflib.get_close_matches(env_id, REGISTERED_ENVS)
+        raise KeyError(f"ManiSkill has no task {env_id!r}; close: {', '.join(close) or 'none'}")
+    spec = REGISTERED_ENVS[env_id]
+    env = batched(spec.cls)(**{**spec.default_kwargs, **kwargs})
+    env.spec = gym.spec(env_id)
+    return env

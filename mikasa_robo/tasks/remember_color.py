@@ -1,0 +1,26 @@
+"""RememberColor: see a coloured cube, then touch the cube of that colour among several."""
+
+from __future__ import annotations
+
+from mani_skill.utils.structs import Actor
+
+from mikasa_robo.assets.bodies import build_cube
+from mikasa_robo.assets.palette import COLORS, rgba
+from mikasa_robo.core.choice import ChoiceTask
+
+
+class RememberColor(ChoiceTask):
+    """Touch the cube that has the colour of the one shown before.
+
+    Task: t < 5: one cube (half size 0.02 m) in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: ``n`` cubes of
+    the first ``n`` colours of the palette (red, lime, blue, yellow, magenta, cyan, maroon, olive, teal).
+    Randomisations: the true colour, uniform among ``n``; the cubes' places, a permutation of ``n`` places in an arc of
+    radius 0.62 ± 0.02 m round the robot's base; the arm's start, N(0, 0.02 rad) a joint.
+    Success: the cube of the true colour was touched for 0.1 s and the robot is static (joint speeds below 0.2 rad/s).
+    Failure: another cube was touched for 0.1 s.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60.
+    """
+
+    def build_candidate(self, index: int) -> Actor:
+        name = list(COLORS)[index]
+        return build_cube(self.scene, f"cube_{name}", rgba(name), self.half_width, parked=index)

@@ -1,0 +1,239 @@
+"""ShellGame: a ball is covered by one of three mugs; touch, push or pick up that mug."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS, build_ball, build_mug
+from mikasa_robo.assets.palette import rgba
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.phases import CUE
+from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
+from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
+
+MUGS = 3
+SPACING = 0.2  # m between neighbouring mugs, along y
+ROW_CENTRE = (-0.1, 0.0)  # m
+JITTER = 0.1  # m
+PUSH_DISTANCE = 0.2  # m, straight ahead (+x)
+ZONE_RADIUS = 0.1  # m
+LIFT_HEIGHT = 0.1  # m above the table, of the mug's lowest point
+MOVED = 0.05  # m: a wrong mug moved so far is a mistake (Push)
+LIFTED = 0.02  # m: a wrong mug lifted so high is a mistake (Pick)
+REST_SPEED = 0.05  # m/s
+MUG_COLOR = (0.55, 0.38, 0.24, 1.0)
+
+SCALES: dict[str, dict[str, float]] = {
+    "touch": {"reach": 1.0, "touch": 1.0, "still": 0.5},
+    "push": {"reach": 1.0, "place": 2.0, "still": 0.5},
+    "pick": {"reach": 1.0, "grasp": 1.0, "place": 2.0, "still": 0.5},
+}
+
+
+@dataclass
+class ShellState:
+    """One row per environment. Objects: the ball, then the mugs from left (+y) to right."""
+
+    target: Tensor  # (N,) int64, mug with the ball: 0 left, 1 centre, 2 right
+    places: Tensor  # (N, 3, 2) m, x and y of the three places
+    held: Tensor  # (N, 3) int64, control steps of unbroken touch of each mug
+    counted: Tensor  # (N, 3) bool, right mug touched
+    grasped: Tensor  # (N,) bool, both fingers were on the right mug in the last step
+    mistaken: Tensor  # (N,) bool
+
+
+def sample_shells(u: Uniforms) -> ShellState:
+    """Takes 3 uniforms: the row's centre (x, y) and the mug with the ball."""
+    centre = between(u.take(2), -JITTER, JITTER) + torch.tensor(ROW_CENTRE, dtype=torch.float64, device=u.device)
+    target = index_below(u.take(1)[:, 0], MUGS)
+    offset = torch.tensor([SPACING, 0.0, -SPACING], dtype=torch.float64, device=u.device)
+    places = centre[:, None, :].repeat(1, MUGS, 1)
+    places[..., 1] += offset
+    b = u.count
+    return ShellState(
+        target=target,
+        places=places.to(torch.float32),
+        held=torch.zeros(b, MUGS, dtype=torch.int64, device=u.device),
+        counted=torch.zeros(b, MUGS, dtype=torch.bool, device=u.device),
+        grasped=torch.zeros(b, dtype=torch.bool, device=u.device),
+        mistaken=torch.zeros(b, dtype=torch.bool, device=u.device),
+    )
+
+
+def shell_layout(s: ShellState, phase: Tensor) -> tuple[Tensor, Tensor]:
+    """During the cue the ball alone, then three mugs over the three places, the ball under one of them.
+
+    Returns:
+        (N, 4) bool on view (the covered ball counts: it is there), (N, 4, 7) poses.
+    """
+    ball = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))
+    xy = torch.cat([ball, s.places], dim=1)
+    z = xy.new_tensor([BALL_RADIUS, *[MUG_HEIGHT / 2] * MUGS]).expand(len(xy), -1)
+    visible = torch.ones(len(xy), 1 + MUGS, dtype=torch.bool, device=xy.device)
+    visible[:, 1:] = (phase != CUE)[:, None]
+    return visible, upright(torch.cat([xy, z[..., None]], dim=-1))
+
+
+def lowest_point(pose: Tensor) -> Tensor:
+    """z of the lowest point of mugs at ``pose`` (…, 7), m: of a cylinder of the mug's radius and height."""
+    x, y = pose[..., 4], pose[..., 5]
+    up = 1 - 2 * (x**2 + y**2)  # z component of the mug's axis
+    return pose[..., 2] - MUG_HEIGHT / 2 * up.abs() - MUG_RADIUS * (1 - up**2).clamp(min=0).sqrt()
+
+
+class ShellGame(MemoryEnv[ShellState]):
+    """Find the mug with the ball under it.
+
+    Task: t < 5: a red ball (radius 0.02 m) at its place. From t = 5: three identical mugs (radius 0.03 m, height 0.08 m)
+    stand upside down over the three places, the ball under one of them. *Touch* the right mug, *Push* it straight ahead
+    or *Pick* it up.
+    Randomisations: the row's centre, x ∈ -0.1 ± 0.1 m, y ∈ ±0.1 m; the mug with the ball, uniform among three; the arm's
+    start. The mugs stand 0.2 m apart along y.
+    Success: Touch: the right mug was touched for 0.1 s. Push: the right mug is within 0.1 m of the point 0.2 m ahead (+x)
+    of where it stood and slower than 0.05 m/s. Pick: the right mug's lowest point is above 0.1 m. All: the robot is
+    static.
+    Failure: Touch: a wrong mug was touched for 0.1 s. Push: a wrong mug was moved by more than 0.05 m. Pick: a wrong mug
+    was lifted by more than 0.02 m.
+    Oracle: (N, 1) int64, mug with the ball: 0 left (+y), 1 centre, 2 right.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; T = 90. That a pushed mug has come to rest is ours: a mug
+    that slides through the zone has not been put there.
+
+    Args:
+        mode: "touch", "push" or "pick".
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In a delay the mugs stand there
+            already and nothing counts.
+        **kwargs: see `MemoryEnv`.
+    """
+
+    draws: ClassVar[int] = 3
+
+    def __init__(
+        self,
+        *args: Any,
+        mode: Literal["touch", "push", "pick"] = "touch",
+        cue_steps: int = 5,
+        delay_steps: int = 0,
+        response_steps: int = 85,
+        **kwargs: Any,
+    ) -> None:
+        if mode not in SCALES:
+            raise ValueError(f"mode={mode!r} is not known: use {', '.join(map(repr, SCALES))}")
+        self.mode = mode
+        self.reward_scales = SCALES[mode]  # type: ignore[misc]
+        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+
+    def build(self) -> list[Actor]:
+        ball = build_ball(self.scene, "ball", rgba("red"), BALL_RADIUS, parked=0)
+        names = ("left", "centre", "right")
+        return [ball, *(build_mug(self.scene, f"mug_{name}", MUG_COLOR, parked=1 + k) for k, name in enumerate(names))]
+
+    def touchable(self, objects: list[Actor]) -> list[Actor]:
+        return objects[1:]
+
+    def sample(self, u: Uniforms) -> ShellState:
+        return sample_shells(u)
+
+    def layout(self, s: ShellState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        return shell_layout(s, self.timeline.phase(elapsed))
+
+    def advance(self, s: ShellState, senses: Senses, touching: Tensor) -> None:
+        wanted = torch.nn.functional.one_hot(s.target, MUGS).to(torch.bool)
+        s.held, new = hold_touches(s.held, touching.any(dim=1), senses.responding)
+        s.counted, wrong_touch = record_touches(new, s.counted, wanted)
+        # links: hand, left finger, right finger
+        s.grasped = (touching[:, 1:] & wanted[:, None]).any(dim=2).all(dim=1) & senses.responding
+        mugs = senses.objects[:, 1:]
+        if self.mode == "touch":
+            mistake = wrong_touch
+        elif self.mode == "push":
+            moved = torch.linalg.norm(mugs[..., :2] - s.places, dim=-1) > MOVED
+            mistake = (moved & ~wanted).any(dim=1)
+        else:
+            mistake = ((lowest_point(mugs[..., :7]) > LIFTED) & ~wanted).any(dim=1)
+        # at the first step of the response phase the mugs are only just put there
+        settled = senses.elapsed > self.timeline.response_start
+        s.mistaken = s.mistaken | (mistake & settled)
+
+    def _right_mug(self, s: ShellState, senses: Senses) -> Tensor:
+        return senses.objects[:, 1:].gather(1, s.target[:, None, None].expand(-1, 1, 13))[:, 0]
+
+    def _goal(self, s: ShellState) -> Tensor:
+        """(N, 2) x and y of the middle of the zone, m."""
+        goal = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))[:, 0].clone()
+        goal[:, 0] += PUSH_DISTANCE
+        return goal
+
+    def judge(self, s: ShellState, senses: Senses) -> dict[str, Tensor]:
+        mug = self._right_mug(s, senses)
+        touched = s.counted.any(dim=1)
+        in_zone = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1) < ZONE_RADIUS
+        at_rest = torch.linalg.norm(mug[:, 7:10], dim=-1) < REST_SPEED
+        lifted = lowest_point(mug[:, :7]) > LIFT_HEIGHT
+        done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & senses.responding
+        fail = s.mistaken & (self.on_mistake == "fail")
+        return {
+            "success": done & senses.static & ~fail,
+            "fail": fail,
+            "touched": touched,
+            "in_zone": in_zone & senses.responding,
+            "lifted": lifted & senses.responding,
+            "mistake": s.mistaken.clone(),
+            "static": senses.static,
+        }
+
+    def reward_terms(self, s: ShellState, senses: Senses) -> dict[str, Tensor]:
+        mug = self._right_mug(s, senses)
+        tcp = senses.tcp[:, :3]
+        still = rewards.still(senses.joint_speed)
+        if self.mode == "touch":
+            touched = s.counted.any(dim=1)
+            one = torch.ones_like(still)
+            held = s.held.gather(1, s.target[:, None])[:, 0].to(still.dtype) / HOLD_STEPS
+            return {
+                "reach": torch.where(touched, one, rewards.reach(tcp, mug[:, :3])),
+                "touch": torch.where(touched, one, held),
+                "still": still,
+            }
+        if self.mode == "push":
+            behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=tcp.device)
+            remaining = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1)
+            in_zone = remaining < ZONE_RADIUS
+            return {
+                "reach": torch.where(in_zone, torch.ones_like(still), rewards.reach(tcp, behind)),
+                "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
+                "still": torch.where(in_zone | ~senses.responding, still, 0.2 * still),
+            }
+        height = lowest_point(mug[:, :7])
+        grasped = s.grasped.to(still.dtype)
+        lifted = height > LIFT_HEIGHT
+        return {
+            "reach": rewards.reach(tcp, mug[:, :3]),
+            "grasp": grasped,
+            "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
+            "still": torch.where(lifted | ~senses.responding, still, 0.2 * still),
+        }
+
+    def oracle(self, s: ShellState) -> Tensor:
+        return s.target[:, None].clone()
+
+    def state_features(self, s: ShellState, senses: Senses) -> dict[str, Tensor]:
+        mug = self._right_mug(s, senses)
+        responding = senses.responding[:, None]
+        features = {
+            "target": torch.nn.functional.one_hot(s.target, MUGS),
+            "tcp_to_target": (mug[:, :3] - senses.tcp[:, :3]) * responding,
+            "held": s.held / HOLD_STEPS,
+            "counted": s.counted,
+        }
+        if self.mode == "push":
+            features["target_to_goal"] = (self._goal(s) - mug[:, :2]) * responding
+        if self.mode == "pick":
+            features["grasped"] = s.grasped
+            features["fingers"] = senses.fingers
+        return features

@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# Makes .venv at the root of the checkout, installs this project into it (editable, extra `dev`) and sees to it that
+# SAPIEN can draw. Safe to run again: what is done already is skipped.
+#
+#   bash scripts/setup.sh                     set everything up
+#   bash scripts/setup.sh --check-rendering   only say whether SAPIEN draws; exit code 0 if it does, 1 if not
+#
+#   PYTHON=python3.12                         the interpreter that .venv is made from (--check-rendering: the one asked)
+#   MIKASA_TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#                                             a further index for PyTorch: PyPI's own Linux wheel brings CUDA along
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+venv="$root/.venv"
+stamp="$venv/.mikasa-setup"
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# Draws a red box and looks at the picture. In a process of its own, because a broken driver may take the process along.
+# Prints one line; succeeds if the box is there.
+check_rendering() {
+  local python="$1" answer
+  if answer="$("$python" - 2>&1 <<'PYTHON'
+import sapien
+
+def draws(device):
+    scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(sapien.Device(device))])
+    scene.set_ambient_light([1, 1, 1])
+    builder = scene.create_actor_builder()
+    builder.add_box_visual(half_size=[0.1, 0.1, 0.1], material=sapien.render.RenderMaterial(base_color=[1, 0, 0, 1]))
+    builder.build_static()
+    camera = scene.add_camera("camera", width=32, height=32, fovy=1.0, near=0.01, far=10.0)
+    camera.entity.set_pose(sapien.Pose([-0.6, 0, 0]))
+    scene.update_render()
+    camera.take_picture()
+    red, green, blue = (float(value) for value in camera.get_picture("Color")[16, 16][:3])
+    if not red > 0.2 > max(green, blue):
+        raise RuntimeError(f"a red box came out as ({red:.2f}, {green:.2f}, {blue:.2f})")
+
+try:
+    draws("cuda")
+except RuntimeError:  # no CUDA device, or none that can draw: Mesa's software driver is SAPIEN's "cpu"
+    draws("cpu")
+PYTHON
+  )"; then
+    echo "rendering: works"
+  else
+    # The exception is the last line; what stands above it is the driver's own chatter.
+    echo "rendering: does not work because $(tail -n 1 <<<"${answer:-"$python says nothing"}")"
+    return 1
+  fi
+}
+
+if [[ "${1:-}" == "--check-rendering" ]]; then
+  check_rendering "${PYTHON:-$venv/bin/python}"
+  exit
+elif [[ $# -gt 0 ]]; then
+  fail "unknown argument '$1'; the only one is --check-rendering"
+fi
+
+# ---- Python -----------------------------------------------------------------------------------------------------------
+python="${PYTHON:-python3}"
+command -v "$python" >/dev/null || fail "'$python' is not there; install Python 3.10 or newer, or set PYTHON to one"
+fingerprint="$(cat "$root/pyproject.toml" "$root/constraints.txt" "${BASH_SOURCE[0]}" | cksum) $root"
+
+if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$fingerprint" ]]; then
+  say "$venv is up to date"
+else
+  if [[ ! -x "$venv/bin/python" ]]; then
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+      fail "$("$python" --version) is too old; MIKASA needs 3.10 or newer: set PYTHON to such an interpreter"
+    say "making $venv with $("$python" --version)"
+    "$python" -m venv "$venv" ||
+      fail "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv, then run this again"
+  fi
+  rm -f "$stamp"
+  torch_index=()
+  if [[ -n "${MIKASA_TORCH_INDEX:-}" ]]; then
+    torch_index=(--extra-index-url "$MIKASA_TORCH_INDEX")
+  elif [[ "$(uname -s)" == Linux ]] && ! nvidia-smi >/dev/null 2>&1; then
+    say "no NVIDIA GPU here; should pip fetch gigabytes of CUDA for PyTorch, stop it and run this again with"
+    say "  MIKASA_TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+  fi
+  pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input -c "$root/constraints.txt")
+  say "installing PyTorch"
+  # The array is written so because bash 4.3 and older call an empty one unset.
+  "${pip[@]}" ${torch_index[@]+"${torch_index[@]}"} torch
+  say "installing mikasa-suite and its development tools"
+  "${pip[@]}" -e "$root[dev]"
+  printf '%s\n' "$fingerprint" >"$stamp"
+fi
+
+# ---- Rendering --------------------------------------------------------------------------------------------------------
+# SAPIEN draws with Vulkan. Observations of mode `state` need none of this, so nothing here fails the setup.
+why_no_driver=""
+install_driver() {
+  if compgen -G '/usr/share/vulkan/icd.d/nvidia*.json' >/dev/null || compgen -G '/etc/vulkan/icd.d/nvidia*.json' >/dev/null; then
+    why_no_driver="the GPU has a Vulkan driver of its own, which does not draw; mend or update that driver"
+    return 1
+  fi
+  if ! command -v apt-get >/dev/null; then
+    why_no_driver="there is no apt-get; install a Vulkan driver by hand (Mesa 23 or newer, its lavapipe is enough)"
+    return 1
+  fi
+  local ID="" VERSION_CODENAME="" suite=()
+  # shellcheck disable=SC1091
+  . /etc/os-release
+  if [[ "$ID" == debian && "$VERSION_CODENAME" == bookworm ]]; then
+    suite=(-t bookworm-backports) # Mesa 22.3, Debian 12's own, does not draw with SAPIEN; the 25 of the backports does
+  fi
+  if [[ "$(id -u)" != 0 ]]; then
+    why_no_driver="this needs root: sudo bash scripts/setup.sh, or ask for the packages mesa-vulkan-drivers and libvulkan1"
+    [[ ${#suite[@]} == 0 ]] || why_no_driver+=" from bookworm-backports"
+    return 1
+  fi
+  say "installing Mesa's Vulkan driver"
+  if [[ ${#suite[@]} != 0 ]] && ! grep -rqsE '^[^#]*bookworm-backports' /etc/apt/sources.list /etc/apt/sources.list.d; then
+    cat >/etc/apt/sources.list.d/bookworm-backports.sources <<'SOURCES'
+Types: deb
+URIs: http://deb.debian.org/debian
+Suites: bookworm-backports
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+SOURCES
+  fi
+  local log
+  if ! log="$(apt-get update -qq 2>&1 </dev/null &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq ${suite[@]+"${suite[@]}"} --no-install-recommends \
+      mesa-vulkan-drivers libvulkan1 2>&1 </dev/null)"; then
+    why_no_driver="apt-get failed: $(tail -n 1 <<<"$log")"
+    return 1
+  fi
+}
+
+if ! rendering="$(check_rendering "$venv/bin/python")"; then
+  if install_driver; then
+    rendering="$(check_rendering "$venv/bin/python")" || true
+  else
+    say "no Vulkan driver installed: $why_no_driver"
+    say "state observations work without one; pictures and videos do not"
+  fi
+fi
+say "$rendering"

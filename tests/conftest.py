@@ -1,0 +1,40 @@
+"""Says once per session what this machine can do, and skips the tests that need more."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@cache
+def why_no_rendering() -> str | None:
+    """Return why SAPIEN cannot draw here, or None if it can. Asked in another process: a bad driver may crash it."""
+    check = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "setup.sh"), "--check-rendering"],
+        env={**os.environ, "PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return None if check.returncode == 0 else (check.stdout + check.stderr).strip()
+
+
+@cache
+def why_no_gpu() -> str | None:
+    """Return why there is no CUDA device to test with, or None if there is one."""
+    import torch  # here, not above: tests that need no torch should not wait for it
+
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark, why_not in (("render", why_no_rendering), ("gpu", why_no_gpu)):
+        if item.get_closest_marker(mark) is not None and (reason := why_not()) is not None:
+            pytest.skip(reason)

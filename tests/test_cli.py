@@ -1,0 +1,137 @@
+"""The command ``mikasa``: what it prints, what it loads, how it hands over."""
+
+import subprocess
+import sys
+import types
+from collections.abc import Sequence
+
+import pytest
+
+from mikasa_robo import cli
+from mikasa_robo.catalog import CATALOG
+
+HEAVY = ("torch", "sapien", "mani_skill")
+
+
+def ids(out: str) -> list[str]:
+    return [word for line in out.splitlines() for word in line.split() if word.endswith("-v0")]
+
+
+def test_list_shows_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert ids(out) == list(CATALOG)
+    assert out.splitlines()[-1] == "6 of 32 tasks exist"
+
+
+def test_list_puts_everything_into_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["list"])
+    header, *rows, _ = capsys.readouterr().out.splitlines()
+    for name, show in (
+        ("ID", lambda row: row.id),
+        ("T ", lambda row: str(row.horizon)),
+        ("memory", lambda row: row.memory),
+        ("oracle", lambda row: row.oracle),
+        ("prompt", lambda row: row.prompt or "-"),
+    ):
+        start = header.index(name)
+        for line, row in zip(rows, CATALOG.values(), strict=True):
+            assert line[start:].startswith(show(row)), (name, line)
+            assert line[start - 1] == " "
+    by_id = dict(zip(CATALOG, rows, strict=True))
+    assert " 15/5 " in by_id["ChainOfColors3-v0"]
+    assert " always on view " in by_id["InterceptSlow-v0"]
+    assert "(7)" in by_id["BunchOfColors7-v0"]
+    assert {env_id for env_id, line in by_id.items() if line.startswith("*")} == {
+        row.id for row in CATALOG.values() if row.exists
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "last"),
+    [
+        (["--family", "TakeItBack"], 1, "0 of 1 tasks exist"),
+        (["--family", "RememberColor"], 3, "3 of 3 tasks exist"),
+        (["--memory", "sequential"], 3, "0 of 3 tasks exist"),
+        (["--memory", "object", "--existing"], 6, "6 of 14 tasks exist"),
+        (["--existing"], 6, "6 of 32 tasks exist"),
+        (["--family", "ShellGame", "--memory", "spatial"], 0, "0 of 0 tasks exist"),
+    ],
+)
+def test_list_filters(options: list[str], count: int, last: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", *options]) == 0
+    out = capsys.readouterr().out
+    assert len(ids(out)) == count
+    assert out.splitlines()[-1] == last
+
+
+def test_an_unknown_family_is_named_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--family", "RememberColour"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "'RememberColour'" in captured.err
+    assert "RememberColor," in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["bogus"], "bogus"),
+        ([], "list"),
+        (["train"], "algorithm"),
+        (["train", "bogus"], "ppo-mlp"),
+        (["list", "--memory", "bogus"], "bogus"),
+        (["list", "--bogus"], "--bogus"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_says_what_is_wrong(
+    argv: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert end.value.code == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["list", "--help"], ["list"]])
+def test_help_and_list_load_neither_torch_nor_the_simulator(argv: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from mikasa_robo.cli import main\n"
+        "try:\n"
+        f"    main({argv!r})\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        f"print('loaded:', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 3
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_train_hands_the_rest_over_untouched(returned: int | None, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[list[str]] = []
+
+    def trainer(argv: Sequence[str] | None) -> int | None:
+        got.append(list(argv or []))
+        return returned
+
+    module = types.ModuleType("mikasa_robo.baselines.ppo_mlp")
+    monkeypatch.setattr(module, "main", trainer, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    rest = ["--env-id", "RememberColor3-v0", "--help"]
+    assert cli.main(["train", "ppo-mlp", *rest]) == code
+    assert got == [rest]
+
+
+def test_train_ppo_mlp_help_is_that_of_the_algorithm() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mikasa_robo.cli", "train", "ppo-mlp", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--env-id" in done.stdout

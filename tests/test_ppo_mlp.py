@@ -1,0 +1,420 @@
+"""PPO-MLP: its arithmetic, its files, and that it learns, mostly on a small task without a simulator."""
+
+import csv
+import dataclasses
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from baselines import ppo_mlp
+from baselines.advantages import compute_gae
+from baselines.checkpoints import CheckpointError, load_policy, save_checkpoint, save_policy
+from baselines.environments import ContinueAfterSuccess, stagger
+from baselines.evaluation import evaluate, film, wilson_interval
+from baselines.loggers import EpisodeStats, ProgressCsv
+from baselines.networks import ActorCritic, ObservationNormalizer
+from baselines.plot import main as plot_main
+from baselines.ppo_mlp import Args, ArgumentError, train
+
+CPU = torch.device("cpu")
+
+
+class ReachEnv(gym.Env[Tensor, Tensor]):
+    """A point on a line goes to a place drawn per episode; ManiSkill's conventions, no simulator."""
+
+    horizon = 20
+    device = CPU
+    reconfiguration_freq = 0
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  Gymnasium's own annotation
+
+    def __init__(self, num_envs: int, render_mode: str | None = None) -> None:
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.elapsed_steps = torch.zeros(num_envs, dtype=torch.long)
+        self.position, self.goal = torch.zeros(2, num_envs).unbind()
+        self.generators = [torch.Generator() for _ in range(num_envs)]
+        self.closed = False
+
+    def _obs(self) -> Tensor:
+        return torch.stack([self.position, self.goal, self.elapsed_steps / self.horizon], dim=1)
+
+    def _info(self) -> dict[str, Any]:
+        near = (self.position - self.goal).abs() < 0.1
+        return {"success": near, "fail": self.position.abs() > 2.0, "reward_terms": {"reach": self._reward()}}
+
+    def _reward(self) -> Tensor:
+        return 1.0 - torch.tanh(2.0 * (self.position - self.goal).abs())
+
+    def reset(  # ManiSkill takes a seed per environment
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        index = torch.arange(self.num_envs) if options is None else options["env_idx"]
+        if seed is not None:
+            seeds = seed if isinstance(seed, list) else [seed + i for i in range(self.num_envs)]
+            for generator, s in zip(self.generators, seeds, strict=True):
+                generator.manual_seed(s)
+        for i in index.tolist():
+            self.goal[i] = torch.rand((), generator=self.generators[i]) * 2 - 1
+        self.position[index] = 0.0
+        self.elapsed_steps[index] = 0
+        return self._obs(), self._info()
+
+    def step(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:  # type: ignore[override]
+        assert action.abs().max() <= 1.0, "the learner must clamp its actions"
+        self.position += 0.25 * action[:, 0]
+        self.elapsed_steps += 1
+        info = self._info()
+        ends = info["success"] | info["fail"]
+        return self._obs(), self._reward(), ends, self.elapsed_steps >= self.horizon, info
+
+    def render(self) -> Tensor:  # type: ignore[override]
+        if self.render_mode is None:
+            raise RuntimeError("render_mode is not set")
+        pictures = torch.zeros((self.num_envs, 16, 16, 3), dtype=torch.uint8)
+        column = ((self.position.clamp(-1, 1) + 1) * 7.5).long()
+        pictures[torch.arange(self.num_envs), :, column] = 255
+        return pictures
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def small(**changes: Any) -> Args:
+    """Arguments for a run of seconds on ReachEnv."""
+    values: dict[str, Any] = {
+        "env_id": "Reach-v0",
+        "total_timesteps": 16_000,
+        "num_envs": 16,
+        "num_steps": 20,
+        "num_minibatches": 4,
+        "hidden_sizes": (32, 32),
+        "learning_rate": 1e-3,
+        "eval_every": 4_000,
+        "eval_num_envs": 25,
+        "video_episodes": 3,
+    }
+    return Args(**{**values, **changes})
+
+
+def reference_gae(
+    rewards: list[float],
+    values: list[float],
+    next_values: list[float],
+    done: list[bool],
+    gamma: float,
+    lam: float,
+) -> list[float]:
+    """The definition in one environment: A_t is the sum of (gamma lam)^k delta_{t+k} up to the episode's end."""
+    advantages = []
+    for t in range(len(rewards)):
+        total, weight = 0.0, 1.0
+        for k in range(t, len(rewards)):
+            total += weight * (rewards[k] + gamma * next_values[k] - values[k])
+            weight *= gamma * lam
+            if done[k]:
+                break
+        advantages.append(total)
+    return advantages
+
+
+def test_gae_agrees_with_the_definition_in_every_environment() -> None:
+    generator = torch.Generator().manual_seed(0)
+    s, n, gamma, lam = 30, 64, 0.9, 0.8
+    rewards, values, final_values = torch.randn((3, s, n), generator=generator, dtype=torch.float64).unbind()
+    last_value = torch.randn(n, generator=generator, dtype=torch.float64)
+    terminated, truncated = (torch.rand((2, s, n), generator=generator) < 0.1).unbind()
+    assert (terminated & truncated).any(), "the case where both are set is part of the test"
+    advantages, returns = compute_gae(rewards, values, last_value, final_values, terminated, truncated, gamma, lam)
+    for i in range(n):
+        following = [*values[1:, i].tolist(), last_value[i].item()]
+        for t in range(s):
+            if terminated[t, i]:
+                following[t] = 0.0
+            elif truncated[t, i]:
+                following[t] = final_values[t, i].item()
+        done = (terminated | truncated)[:, i].tolist()
+        expected = reference_gae(rewards[:, i].tolist(), values[:, i].tolist(), following, done, gamma, lam)
+        torch.testing.assert_close(advantages[:, i], torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(returns, advantages + values)
+
+
+@pytest.mark.parametrize(
+    ("ends", "first", "second"),
+    # reward 1, values 10 and 20, next observation 30, last observation of the cut episode 4; gamma 0.5, lambda 0.5.
+    # Second step: 1 + 0.5 * 30 - 20 = -4. First: truncated 1 + 0.5 * 4 - 10 = -7; terminated 1 - 10 = -9;
+    # running 1 + 0.5 * 20 - 10 + 0.25 * -4 = 0.
+    [("truncated", -7.0, -4.0), ("terminated", -9.0, -4.0), ("running", 0.0, -4.0)],
+)
+def test_gae_by_hand(ends: str, first: float, second: float) -> None:
+    flag, no = torch.tensor([[True], [False]]), torch.zeros((2, 1), dtype=torch.bool)
+    advantages, _ = compute_gae(
+        torch.ones(2, 1),
+        torch.tensor([[10.0], [20.0]]),
+        torch.tensor([30.0]),
+        torch.tensor([[4.0], [float("nan")]]),  # unread where nothing was truncated
+        flag if ends == "terminated" else no,
+        flag if ends == "truncated" else no,
+        gamma=0.5,
+        gae_lambda=0.5,
+    )
+    assert advantages[:, 0].tolist() == [first, second]
+
+
+def test_rollout_keeps_the_true_last_observation_of_each_truncated_episode() -> None:
+    from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
+
+    env = ManiSkillVectorEnv(ContinueAfterSuccess(ReachEnv(8)), record_metrics=True)
+    policy = ActorCritic(3, 1, (8,))
+    generator = torch.Generator().manual_seed(0)
+    obs, _ = env.reset(seed=0)
+    obs, seen = stagger(env, lambda o: policy.sample(o, generator)[0], obs, groups=4, horizon=20)
+    assert sorted(set(env.base_env.elapsed_steps.tolist())) == [0, 5, 10, 15]
+    assert seen.shape == (16, 8, 3)
+    batch = ppo_mlp.rollout(env, policy, obs, 30, generator, EpisodeStats())
+    assert batch.truncated.sum() == len(batch.final_obs) == 12
+    # The clock (third component) reads 1 in the last observation of an episode and 0 in the first of the next.
+    assert (batch.final_obs[:, 2] == 1.0).all()
+    step, env_index = batch.truncated.nonzero().unbind(1)
+    torch.testing.assert_close(batch.final_obs[:, 1], batch.obs[step, env_index, 1])  # the goal of the old episode
+    following = torch.cat([batch.obs[1:], batch.last_obs[None]])
+    assert (following[step, env_index, 2] == 0.0).all()
+    # The log-probabilities kept are those that an update computes before its first step.
+    log_prob, _, _ = policy.evaluate(policy.normalize(batch.obs.flatten(0, 1)), batch.actions.flatten(0, 1))
+    torch.testing.assert_close(log_prob, batch.log_probs.flatten())
+
+
+def test_only_a_failure_ends_a_training_episode() -> None:
+    env = ContinueAfterSuccess(ReachEnv(2))
+    env.reset(seed=0)
+    inner = env.unwrapped
+    assert isinstance(inner, ReachEnv)
+    inner.position = torch.tensor([inner.goal[0].item(), 2.5])
+    _, _, terminated, _, info = env.step(torch.zeros(2, 1))
+    assert info["success"].tolist() == [True, False]
+    assert terminated.tolist() == [False, True]
+
+
+def test_normalizer_matches_the_statistics_of_all_its_batches() -> None:
+    data = torch.randn((50, 7, 3), generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.0]) + 2.0
+    normalizer = ObservationNormalizer(3)
+    for part in data.split(10):
+        normalizer.update(part)
+    flat = data.reshape(-1, 3).double()
+    torch.testing.assert_close(normalizer.mean, flat.mean(0))
+    torch.testing.assert_close(normalizer.var, flat.var(0, unbiased=False))
+    assert normalizer(data)[..., 2].abs().max() == 0.0  # a constant stays 0, whatever its rounding
+    assert normalizer(torch.full((1, 3), 1e9)).max() == normalizer.clip
+
+
+def test_checkpoint_gives_the_same_actions(tmp_path: Path) -> None:
+    policy = ActorCritic(5, 2, (16, 8))
+    obs = torch.randn(100, 5, generator=torch.Generator().manual_seed(1)) * 3 + 1
+    policy.update_normalizer(obs)
+    with torch.no_grad():  # larger actions than those of a fresh policy, so that a difference would show
+        policy.actor[-1].weight.mul_(50.0)  # type: ignore[operator]
+    save_policy(tmp_path / "checkpoint.pt", policy, env_id="Reach-v0", step=7, args=small().plain())
+    loaded = load_policy(tmp_path / "checkpoint.pt")
+    assert policy.act(obs).std() > 0.1
+    assert torch.equal(loaded.act(obs), policy.act(obs))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"], "no temporary file is left"
+
+
+class Payload:
+    """What a hostile checkpoint would carry."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("payload-has-run",))
+
+
+def test_checkpoint_with_a_pickled_object_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"format": "mikasa/ppo-mlp/1", "network": Payload()}, "bad.pt")
+    with pytest.raises(CheckpointError, match=r"bad\.pt"):
+        load_policy("bad.pt")
+    Path("plain.pt").write_bytes(pickle.dumps(Payload()))
+    with pytest.raises(CheckpointError, match=r"plain\.pt"):
+        load_policy("plain.pt")
+    assert not Path("payload-has-run").exists()
+    save_checkpoint(Path("other.pt"), {"format": "something else"})
+    with pytest.raises(CheckpointError, match="something else"):
+        load_policy("other.pt")
+    with pytest.raises(CheckpointError, match=r"payload\['x'\]\[1\] is a Payload"):
+        save_checkpoint(Path("never.pt"), {"x": [1, Payload()]})
+    assert not Path("never.pt").exists()
+
+
+def test_training_solves_a_small_task_and_fills_its_folder(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    envs: list[ReachEnv] = []
+
+    def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
+        envs.append(ReachEnv(num_envs, render_mode))
+        return envs[-1]
+
+    before = evaluate(ActorCritic(3, 1, (32, 32)).act, ReachEnv(25), episodes=100, first_seed=2_000_000, device=CPU)
+    result = train(small(run_dir=run_dir), factory, ["a", "b c"])
+    assert before.summary()["success_once"] < 0.5
+    assert result["final"]["success_once"] > 0.9
+    assert len(envs) == 3
+    assert all(env.closed for env in envs)
+
+    assert json.loads((run_dir / "final_eval.json").read_text()) == result
+    assert result["command"] == "a 'b c'"
+    assert result["training_steps"] == 16_000
+    assert result["final"]["success_low"] < result["final"]["success_once"] <= result["final"]["success_high"]
+    assert result["versions"]["torch"] == torch.__version__
+    with (run_dir / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(float(row["step"])) for row in rows] == list(range(320, 16_001, 320))
+    evaluated = [row for row in rows if row["eval/success_once"]]
+    assert len(evaluated) == 4
+    assert float(rows[-1]["reward/reach"]) > float(rows[0]["reward/reach"])
+    assert float(rows[-1]["train/success_at_end"]) > 0.7  # with exploration noise
+    assert list(run_dir.glob("events.out.tfevents.*"))
+    assert (run_dir / "video.mp4").stat().st_size > 0
+    # What was evaluated is what was saved.
+    policy = load_policy(run_dir / "checkpoint.pt")
+    again = evaluate(policy.act, ReachEnv(25), episodes=100, first_seed=2_000_000, device=CPU).summary()
+    assert again == {name: result["final"][name] for name in again}
+    best = evaluate(load_policy(run_dir / "best.pt").act, ReachEnv(25), episodes=100, first_seed=1_000_000, device=CPU)
+    assert best.summary()["success_once"] == result["best_during_training"]["success_once"]
+
+    assert plot_main([str(run_dir), "--out", str(tmp_path / "curves.png")]) == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_trains_the_same_policy(tmp_path: Path) -> None:
+    def weights(name: str, seed: int) -> dict[str, Tensor]:
+        args = small(
+            run_dir=tmp_path / name, seed=seed, total_timesteps=640, eval_every=0, eval_episodes=5, video=False
+        )
+        train(args, lambda num_envs, render_mode: ReachEnv(num_envs, render_mode))
+        return load_policy(tmp_path / name / "checkpoint.pt").state_dict()
+
+    a, b, other = weights("a", 3), weights("b", 3), weights("other", 4)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["actor.0.weight"], other["actor.0.weight"])
+
+
+def test_evaluation_is_the_same_whatever_the_number_of_environments() -> None:
+    policy = ActorCritic(3, 1, (8,))
+    torch.nn.init.normal_(policy.actor[-1].weight, std=3.0)  # type: ignore[arg-type]
+    results = [evaluate(policy.act, ReachEnv(n), episodes=100, first_seed=5, device=CPU) for n in (10, 25, 33)]
+    for result in results[1:]:
+        # To a rounding error: a product of matrices may round differently for another number of rows.
+        assert result.returns == pytest.approx(results[0].returns, rel=1e-5)
+        assert dataclasses.replace(result, returns=[]) == dataclasses.replace(results[0], returns=[])
+    assert len(set(results[0].lengths)) > 2, "episodes of different lengths, or the comparison shows little"
+    assert 0 < sum(results[0].success_once) < 100
+
+
+def test_wilson_interval() -> None:
+    assert wilson_interval(95, 100) == pytest.approx((0.8882, 0.9785), abs=1e-4)  # Brown, Cai, DasGupta 2001, eq. 4
+    assert wilson_interval(100, 100)[1] == 1.0
+    with pytest.raises(ValueError, match="3 successes in 2 trials"):
+        wilson_interval(3, 2)
+
+
+def test_no_video_where_nothing_can_be_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
+        raise RuntimeError("no Vulkan driver\nand a long story")
+
+    policy = ActorCritic(3, 1, (8,))
+    with caplog.at_level("WARNING", logger="baselines"):
+        film(policy.act, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no video, this machine cannot draw it: no Vulkan driver"
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_csv_widens_when_a_row_has_a_new_column(tmp_path: Path) -> None:
+    table = ProgressCsv(tmp_path / "progress.csv")
+    table.append({"step": 1.0, "a": 2.0})
+    table.append({"step": 2.0, "eval": 3.0})
+    table.append({"step": 3.0, "a": 4.0})
+    assert (tmp_path / "progress.csv").read_text().split() == ["step,a,eval", "1.0,2.0,", "2.0,,3.0", "3.0,4.0,"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_envs": 0}, r"--num-envs 0 .* at least 1"),
+        ({"num_steps": -3}, r"--num-steps -3 .* at least 1"),
+        ({"eval_num_envs": 0}, r"--eval-num-envs 0 .* at least 1"),
+        ({"num_minibatches": 7}, r"--num-minibatches 7 does not divide .* = 320; use 8"),
+        ({"num_minibatches": 320}, r"--num-minibatches 320 .* at most 160"),
+        ({"total_timesteps": 319}, r"--total-timesteps 319 .* at least 320"),
+        ({"gamma": 1.5}, r"--gamma 1.5 .* from 0 to 1"),
+        ({"gamma": float("nan")}, r"--gamma nan .* from 0 to 1"),
+        ({"learning_rate": 0.0}, r"--learning-rate 0.0 .* above 0"),
+        ({"hidden_sizes": (32, 0)}, r"--hidden-sizes \(32, 0\) .* at least 1"),
+        ({"device": "abacus"}, r"--device abacus .* use cpu"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_nothing_is_made(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
+        raise AssertionError("no environment may be made")
+
+    with pytest.raises(ArgumentError, match=message):
+        train(small(run_dir=tmp_path / "run", **changes), factory)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
+        raise ValueError("there is no such backend")
+
+    with pytest.raises(ArgumentError, match="there is no such backend"):
+        train(small(run_dir=tmp_path / "run"), factory)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_task_is_refused_with_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ppo_mlp.main(["--env-id", "RememberColour3-v0"]) == 2
+    message = capsys.readouterr().err
+    assert "RememberColour3-v0 is not registered" in message
+    assert "RememberColor3-v0" in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_run_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "final_eval.json"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"run exists and is not empty; name another"):
+        train(small(run_dir=kept.parent), lambda num_envs, render_mode: ReachEnv(num_envs, render_mode))
+    assert kept.read_text() == "mine"
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    argv = "--total-timesteps 256 --num-envs 8 --num-steps 32 --num-minibatches 4 --eval-every 256 --eval-episodes 4"
+    status = ppo_mlp.main([*argv.split(), "--eval-num-envs", "4", "--no-video", "--run-dir", str(run_dir)])
+    assert status == 0
+    result = json.loads((run_dir / "final_eval.json").read_text())
+    assert result["env_id"] == "RememberColor3-v0"
+    assert result["training_steps"] == 256
+    assert 1 <= result["final"]["length"] <= 60
+    with (run_dir / "progress.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert 0.0 <= float(row["eval/success_once"]) <= 1.0
+    assert any(name.startswith("reward/") for name in row)
+    assert load_policy(run_dir / "checkpoint.pt").action_dim == 8

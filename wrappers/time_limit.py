@@ -1,0 +1,34 @@
+"""Truncation of a batch of episodes, each at its own time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+__all__ = ["BatchedTimeLimit"]
+
+
+class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
+    """Truncates each environment of a batch after its own number of steps.
+
+    The limit is the task's ``horizon``, or ``max_episode_steps`` of ``gym.make``, whose own wrapper counts one
+    environment only and is taken off again.
+
+    Args:
+        env: a batched environment with ``elapsed_steps`` (N,) and ``horizon``.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        limit: int | None = None
+        if isinstance(env, gym.wrappers.TimeLimit):
+            limit, env = env._max_episode_steps, env.env
+        super().__init__(env)
+        # ManiSkill's wrappers look the limit up under this name
+        self._max_episode_steps = int(self.unwrapped.horizon if limit is None else limit)  # type: ignore[attr-defined]
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step; truncated (N,) bool where an environment has had its steps."""
+        obs, reward, terminated, _, info = self.env.step(action)
+        truncated = self.unwrapped.elapsed_steps >= self._max_episode_steps  # type: ignore[attr-defined]
+        return obs, reward, terminated, truncated, info
