@@ -182,6 +182,10 @@ class BatchedSimMixin(BaseEnv):
     def _push_targets(self) -> None:
         self.scene.px.gpu_apply_articulation_target_position()
         self.scene.px.gpu_apply_articulation_target_velocity()
+        if self._acts and self.agent is not None:
+            for agent in self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]:
+                if any(c.sets_target_qpos or c.sets_target_qvel for c in leaf_controllers([agent.controller])):
+                    self.scene.px.keep_awake(agent.robot._data_index.tolist())
 
     def _before_control_step(self) -> None:
         # BaseEnv pushes drive targets into the simulation only where the simulation device is CUDA
@@ -199,11 +203,14 @@ class BatchedSimMixin(BaseEnv):
         super()._before_simulation_step()
 
     def _step_action(self, action: Any) -> Any:
+        if self.scene is None:
+            raise RuntimeError("this environment was closed: make a new one to step again")
         # ManiSkill checks this in single-env simulation only; with physics on CPU the check costs nothing
         if self._batched_cpu and isinstance(action, np.ndarray | Tensor):
             bad = torch.isnan(torch.as_tensor(action)).reshape(self.num_envs, -1).any(dim=1)
             if bad.any():
                 raise ValueError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
+        self._acts = action is not None
         return super()._step_action(action)
 
     def reset(

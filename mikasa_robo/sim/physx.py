@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,18 +60,30 @@ class _BodyData(Tensor):
             func is Tensor.__getitem__
             and isinstance(args[1], tuple)
             and len(args[1]) == 2
+            # rows, not None or a boolean: those add a dimension, and the slice would then be one of rows
+            and (isinstance(args[1][0], slice) or (isinstance(args[1][0], Tensor) and args[1][0].dim() > 0))
             and isinstance(args[1][1], slice)
             and args[1][1].start in (None, *range(7))
             and args[1][1].stop is not None
             and 0 <= args[1][1].stop <= 7
         )
         if not reads_poses:
-            for argument in args:
-                if isinstance(argument, cls):
-                    argument.system._read_link_velocities()
+            for data in _body_data_among((args, kwargs)):
+                data.system._read_link_velocities()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         return result.as_subclass(Tensor) if isinstance(result, cls) else result
+
+
+def _body_data_among(value: Any) -> Iterator[_BodyData]:
+    """The body data in the arguments of a torch function, also inside lists, as in ``torch.cat([data, data])``."""
+    if isinstance(value, _BodyData):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _body_data_among(item)
+    elif isinstance(value, dict):
+        yield from _body_data_among(list(value.values()))
 
 
 class CpuArray:
@@ -93,20 +105,13 @@ class CpuArray:
 
 
 @dataclass(eq=False)
-class ContactBodyImpulseQuery:
-    """Net contact impulse of each body over the last substep, (B, 3) N·s, filled by the system on request."""
+class ContactQuery:
+    """Contact impulses over the last substep, (rows, 3) N·s, filled by the system on request.
 
-    bodies: Sequence[physx.PhysxRigidBaseComponent]
-    scenes: list[int]
-    cuda_impulses: CpuArray
+    A row is the impulse on one body, from a given partner or (partner None) from all bodies together.
+    """
 
-
-@dataclass(eq=False)
-class ContactPairImpulseQuery:
-    """Contact impulse on the first body of each pair over the last substep, (P, 3) N·s."""
-
-    pairs: Sequence[tuple[physx.PhysxRigidBaseComponent, physx.PhysxRigidBaseComponent]]
-    scenes: list[int]
+    rows: dict[int, dict[Any, list[tuple[Any, int]]]]  # scene: {body: [(partner or None, row)]}
     cuda_impulses: CpuArray
 
 
@@ -131,6 +136,7 @@ class BatchedCpuPhysx:
         self._forced_scenes: np.ndarray | None = None
         self._stale: set[str] = set()
         self._contacts: list[dict[Any, list[tuple[Any, physx.PhysxContact, int]]] | None] = [None] * len(self._scenes)
+        self._watched: set[Any] = set()
         # the bytes of pack() and pack_poses(), until the simulation changes
         self._states: list[bytes] | None = None
         self._poses: list[bytes] | None = None
@@ -514,6 +520,18 @@ class BatchedCpuPhysx:
         """Drive targets of the joint velocities."""
         self._apply_target(TARGET_QVEL, "set_drive_velocity_target")
 
+    def keep_awake(self, rows: Iterable[int]) -> None:
+        """Sets one drive target of each of these articulations again, to the value that it has.
+
+        PhysX lets an articulation at rest fall asleep unless somebody sets a drive target, which the controllers of a
+        single environment do every control step, changed or not.
+        """
+        self._finish_steps()
+        setters, values = self._setters["set_drive_target"], self._applied_q[TARGET_QPOS].numpy()
+        for row in rows:
+            if self._dofs[row]:
+                setters[row][0](float(values[row, 0]))
+
     def gpu_apply_rigid_dynamic_force(self) -> None:
         """Forces (N, at the centre of mass) on rigid dynamic bodies during the next substep."""
         self._apply_force(self._force, True)
@@ -731,71 +749,66 @@ class BatchedCpuPhysx:
             self._applied_q[name].copy_(self._q[name])
 
     # ------------------------------------------------------------------ contacts
-    def gpu_create_contact_body_impulse_query(
-        self, bodies: Sequence[physx.PhysxRigidBaseComponent]
-    ) -> ContactBodyImpulseQuery:
+    def gpu_create_contact_body_impulse_query(self, bodies: Sequence[physx.PhysxRigidBaseComponent]) -> ContactQuery:
         """A query for the net contact impulse of each of ``bodies``."""
-        scenes = [self._scene_of_body(body) for body in bodies]
-        return ContactBodyImpulseQuery(
-            list(bodies), scenes, CpuArray(self, "cuda_impulses", torch.zeros(len(bodies), 3), ())
-        )
+        return self._create_query([(body, None) for body in bodies])
 
     def gpu_create_contact_pair_impulse_query(
         self, body_pairs: Sequence[tuple[physx.PhysxRigidBaseComponent, physx.PhysxRigidBaseComponent]]
-    ) -> ContactPairImpulseQuery:
-        """A query for the contact impulse between the two bodies of each pair."""
-        scenes = [self._scene_of_body(first) for first, _ in body_pairs]
-        return ContactPairImpulseQuery(
-            list(body_pairs), scenes, CpuArray(self, "cuda_impulses", torch.zeros(len(body_pairs), 3), ())
-        )
+    ) -> ContactQuery:
+        """A query for the contact impulse on the first body of each pair by the second."""
+        return self._create_query(list(body_pairs))
+
+    def _create_query(self, pairs: Sequence[tuple[Any, Any]]) -> ContactQuery:
+        rows: dict[int, dict[Any, list[tuple[Any, int]]]] = {}
+        for row, (body, partner) in enumerate(pairs):
+            rows.setdefault(self._scene_of_body(body), {}).setdefault(body, []).append((partner, row))
+            self._watched.add(body)
+        self._contacts = [None] * len(self._scenes)
+        return ContactQuery(rows, CpuArray(self, "cuda_impulses", torch.zeros(len(pairs), 3), ()))
 
     def _scene_of_body(self, body: physx.PhysxRigidBaseComponent) -> int:
         known = self._scene_of.get(body)
         if known is None:
             # static bodies have no row: find the scene that holds their entity
-            owner = body.entity.scene
-            known = self._scenes.index(owner)
+            known = self._scenes.index(body.entity.scene)
             self._scene_of[body] = known
         return known
 
     def _contacts_of(self, scene: int) -> dict[Any, list[tuple[Any, physx.PhysxContact, int]]]:
-        """For each body of a scene its contacts in the last substep: (other body, contact, sign of the impulse)."""
+        """For each body that some query asks about: (other body, contact, sign of the impulse) in the last substep."""
         found = self._contacts[scene]
         if found is None:
             found = {}
+            watched = self._watched
             for contact in self._systems[scene].get_contacts():
                 first, second = contact.bodies
-                found.setdefault(first, []).append((second, contact, 1))
-                found.setdefault(second, []).append((first, contact, -1))
+                # most contacts are of objects with the table, and nobody asks about those
+                if first in watched:
+                    found.setdefault(first, []).append((second, contact, 1))
+                if second in watched:
+                    found.setdefault(second, []).append((first, contact, -1))
             self._contacts[scene] = found
         return found
 
-    @staticmethod
-    def _total_impulse(contacts: Iterable[tuple[Any, physx.PhysxContact, int]]) -> Tensor:
-        """Summed as ManiSkill sums the contacts of a single environment: to the last bit the same."""
-        total = np.zeros(3)
-        for _, contact, sign in contacts:
-            total += np.sum([point.impulse for point in contact.points], axis=0) * sign
-        return torch.from_numpy(total)
-
-    def gpu_query_contact_body_impulses(self, query: ContactBodyImpulseQuery) -> None:
-        """Fills ``query.cuda_impulses`` with the impulses of the last substep."""
+    def _query_contacts(self, query: ContactQuery) -> None:
         self._finish_steps()
         result = query.cuda_impulses._tensor
         result.zero_()
-        for row, (body, scene) in enumerate(zip(query.bodies, query.scenes, strict=True)):
-            touching = self._contacts_of(scene).get(body)
-            if touching:
-                result[row] = self._total_impulse(touching)
+        for scene, asked in query.rows.items():
+            for body, contacts in self._contacts_of(scene).items():
+                for partner, row in asked.get(body, ()):
+                    # summed as ManiSkill sums the contacts of a single environment: to the last bit the same
+                    total = np.zeros(3)
+                    for other, contact, sign in contacts:
+                        if partner is None or other is partner:
+                            total += np.sum([point.impulse for point in contact.points], axis=0) * sign
+                    result[row] = torch.from_numpy(total)
 
-    def gpu_query_contact_pair_impulses(self, query: ContactPairImpulseQuery) -> None:
+    def gpu_query_contact_body_impulses(self, query: ContactQuery) -> None:
         """Fills ``query.cuda_impulses`` with the impulses of the last substep."""
-        self._finish_steps()
-        result = query.cuda_impulses._tensor
-        result.zero_()
-        for row, ((body, partner), scene) in enumerate(zip(query.pairs, query.scenes, strict=True)):
-            touching = self._contacts_of(scene).get(body)
-            if touching:
-                between = [entry for entry in touching if entry[0] is partner]
-                if between:
-                    result[row] = self._total_impulse(between)
+        self._query_contacts(query)
+
+    def gpu_query_contact_pair_impulses(self, query: ContactQuery) -> None:
+        """Fills ``query.cuda_impulses`` with the impulses of the last substep."""
+        self._query_contacts(query)

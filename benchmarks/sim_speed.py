@@ -1,0 +1,319 @@
+"""How fast the batched CPU simulator is, against ManiSkill's own ways to simulate on CPU, in one run.
+
+``python benchmarks/sim_speed.py`` measures, on one task and controller with random actions, a reset every 50 steps and
+``obs_mode="state"``: ManiSkill's ``num_envs=1``; gymnasium's ``AsyncVectorEnv`` with 2 and 4 processes of ManiSkill's
+``CPUGymWrapper``; and `mikasa_robo.sim` at 1, 16, 64 and 256 envs on 1 and 2 threads (and on all cores if there are
+more). Every contender is built once; then rounds go through all of them in turn, a second or so each, so that a slow
+moment of the machine hits all alike, and the best round of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import importlib.metadata
+import logging
+import multiprocessing
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# worker processes import this file: nothing heavy before they need it
+EPISODE = 50
+SIZES = (1, 16, 64, 256)
+PROCESSES = (2, 4)
+GOAL_SINGLE, GOAL_ASYNC, GOAL_MB = 8.0, 6.0, 8.0
+GOAL_ENVS, GOAL_THREADS = 64, 2
+
+
+def quiet() -> None:
+    """One torch thread, as the arrays are small; no warnings of other people's imports in the table."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@dataclass
+class Contender:
+    """Something to measure: ``episode()`` runs one episode of all its envs, reset included."""
+
+    name: str
+    num_envs: int
+    threads: str
+    build_s: float
+    episode: Callable[[], None]
+    close: Callable[[], None]
+    rates: list[float] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        """Env-steps/s in the best round."""
+        return max(self.rates)
+
+    def measure(self, seconds: float) -> None:
+        """One round: whole episodes, for at least ``seconds``."""
+        episodes, start = 0, time.perf_counter()
+        while True:
+            self.episode()
+            episodes += 1
+            elapsed = time.perf_counter() - start
+            if elapsed >= seconds:
+                break
+        self.rates.append(episodes * EPISODE * self.num_envs / elapsed)
+
+
+def maniskill_single(task: str, control_mode: str) -> Any:
+    """ManiSkill's own environment, without a renderer (which state mode does not use)."""
+    import gymnasium as gym
+    import mani_skill.envs  # noqa: F401
+
+    return gym.make(
+        task, num_envs=1, obs_mode="state", control_mode=control_mode, sim_backend="physx_cpu", render_backend="none"
+    )
+
+
+class WrappedSingle:
+    """Makes one env of an ``AsyncVectorEnv``; picklable, so that a fresh process can do it."""
+
+    def __init__(self, task: str, control_mode: str) -> None:
+        self.task, self.control_mode = task, control_mode
+
+    def __call__(self) -> Any:
+        quiet()
+        from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
+
+        return CPUGymWrapper(maniskill_single(self.task, self.control_mode))
+
+
+def build_single(task: str, control_mode: str) -> Contender:
+    import torch
+
+    start = time.perf_counter()
+    env = maniskill_single(task, control_mode)
+    env.reset(seed=0)
+    build_s = time.perf_counter() - start
+    actions = torch.rand(EPISODE, *env.action_space.shape) * 2 - 1
+
+    def episode() -> None:
+        env.reset()
+        for action in actions:
+            env.step(action)
+
+    return Contender("ManiSkill num_envs=1", 1, "-", build_s, episode, env.close)
+
+
+def build_async(task: str, control_mode: str, processes: int) -> Contender:
+    import gymnasium as gym
+    import numpy as np
+
+    start = time.perf_counter()
+    # spawned, not forked: this process has threads
+    env = gym.vector.AsyncVectorEnv([WrappedSingle(task, control_mode)] * processes, context="spawn")
+    env.reset(seed=0)
+    build_s = time.perf_counter() - start
+    shape = env.action_space.shape
+    assert shape is not None
+    actions = np.random.default_rng(0).uniform(-1, 1, (EPISODE, *shape)).astype(np.float32)
+
+    def episode() -> None:
+        env.reset()
+        for action in actions:
+            env.step(action)
+
+    return Contender(f"AsyncVectorEnv, {processes} processes", processes, "-", build_s, episode, env.close)
+
+
+def build_ours(task: str, control_mode: str, num_envs: int, threads: int) -> Contender:
+    import torch
+
+    from mikasa_robo.sim.env import make
+
+    start = time.perf_counter()
+    env = make(
+        task,
+        num_envs=num_envs,
+        obs_mode="state",
+        control_mode=control_mode,
+        # also a single env: what is measured here is the batched simulator
+        sim_backend="physx_cpu_batched",
+        sim_threads=threads,
+        sim_debug=False,
+    )
+    env.reset(seed=0)
+    build_s = time.perf_counter() - start
+    actions = torch.rand(EPISODE, num_envs, env.single_action_space.shape[0]) * 2 - 1
+
+    def episode() -> None:
+        env.reset()
+        for action in actions:
+            env.step(action)
+
+    return Contender("mikasa batched", num_envs, str(threads), build_s, episode, env.close)
+
+
+def memory_of_a_batch(task: str, control_mode: str, num_envs: int, answer: Any) -> None:
+    """In a process of its own: MB of resident memory that a batch adds, per env, after one env paid for the libraries."""
+    quiet()
+    import gc
+
+    import psutil
+
+    process = psutil.Process()
+    first = build_ours(task, control_mode, 1, GOAL_THREADS)
+    first.episode()
+    first.close()
+    gc.collect()
+    before = process.memory_info().rss
+    batch = build_ours(task, control_mode, num_envs, GOAL_THREADS)
+    batch.episode()
+    answer.put((process.memory_info().rss - before) / 2**20 / num_envs)
+    batch.close()
+
+
+def memory_per_env(task: str, control_mode: str, num_envs: int) -> float:
+    """MB an env, asked of a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    child = context.Process(target=memory_of_a_batch, args=(task, control_mode, num_envs, answer))
+    child.start()
+    result = float(answer.get(timeout=300))
+    child.join()
+    return result
+
+
+def versions() -> str:
+    """What this was measured with."""
+    names = ("mani-skill", "sapien", "torch", "gymnasium", "numpy")
+    return ", ".join(
+        [f"Python {platform.python_version()}", *(f"{name} {importlib.metadata.version(name)}" for name in names)]
+    )
+
+
+def processor() -> str:
+    """The processor's name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def table(contenders: list[Contender], megabytes: float) -> list[list[str]]:
+    """Header and rows, in the order given."""
+    single = contenders[0].best
+    best_async = max(c.best for c in contenders if c.name.startswith("Async"))
+    rows = [
+        [
+            "simulator",
+            "envs",
+            "threads",
+            "env-steps/s",
+            "slowest round",
+            "x num_envs=1",
+            "x best async",
+            "MB an env",
+            "build s",
+        ]
+    ]
+    for c in contenders:
+        ours = c.name.startswith("mikasa") and c.num_envs == max(SIZES)
+        rows.append(
+            [
+                c.name,
+                str(c.num_envs),
+                c.threads,
+                f"{c.best:.0f}",
+                f"{min(c.rates):.0f}",
+                f"{c.best / single:.2f}",
+                f"{c.best / best_async:.2f}",
+                f"{megabytes:.2f}" if ours else "",
+                f"{c.build_s:.2f}",
+            ]
+        )
+    return rows
+
+
+def verdict(contenders: list[Contender], megabytes: float) -> str:
+    """Whether the goals hold at 64 envs on 2 threads."""
+    ours = next(
+        c
+        for c in contenders
+        if c.name.startswith("mikasa") and (c.num_envs, c.threads) == (GOAL_ENVS, str(GOAL_THREADS))
+    )
+    single = ours.best / contenders[0].best
+    best_async = ours.best / max(c.best for c in contenders if c.name.startswith("Async"))
+    parts = [
+        (f"{single:.2f} x num_envs=1 (goal ≥ {GOAL_SINGLE:g})", single >= GOAL_SINGLE),
+        (f"{best_async:.2f} x best async (goal ≥ {GOAL_ASYNC:g})", best_async >= GOAL_ASYNC),
+        (f"{megabytes:.2f} MB an env (goal < {GOAL_MB:g})", megabytes < GOAL_MB),
+    ]
+    said = "; ".join(f"{text}: {'yes' if held else 'NO'}" for text, held in parts)
+    overall = "hold" if all(held for _, held in parts) else "DO NOT all hold"
+    return f"The goals at {GOAL_ENVS} envs and {GOAL_THREADS} threads {overall}: {said}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--task", default="PickCube-v1", help="a task of ManiSkill's (%(default)s)")
+    parser.add_argument("--control-mode", default="pd_joint_delta_pos", help="the robot's controller (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds; the best of each contender counts (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of one measurement (%(default)s)")
+    parser.add_argument("--csv", type=Path, help="write the table there too")
+    asked = parser.parse_args(arguments)
+    quiet()
+    task, mode = asked.task, asked.control_mode
+
+    print(f"memory of {max(SIZES)} envs …", file=sys.stderr)
+    megabytes = memory_per_env(task, mode, max(SIZES))
+
+    threads = sorted({1, 2, max(2, cores())})
+    builders: list[Callable[[], Contender]] = [functools.partial(build_single, task, mode)]
+    builders += [functools.partial(build_async, task, mode, n) for n in PROCESSES]
+    builders += [functools.partial(build_ours, task, mode, n, t) for n in SIZES for t in threads if t <= n]
+    # the libraries are loaded and warm before anybody's build is timed
+    warm = build_ours(task, mode, 2, 1)
+    warm.episode()
+    warm.close()
+    contenders = []
+    for build in builders:
+        contenders.append(build())
+        contenders[-1].episode()
+        print(f"built {contenders[-1].name}, {contenders[-1].num_envs} envs", file=sys.stderr)
+    for i in range(asked.rounds):
+        for contender in contenders:
+            contender.measure(asked.seconds)
+        print(f"round {i + 1} of {asked.rounds}", file=sys.stderr)
+    for contender in contenders:
+        contender.close()
+
+    rows = table(contenders, megabytes)
+    print(f"\n{task}, {mode}, obs_mode=state, a reset every {EPISODE} steps; best of {asked.rounds} rounds.")
+    print(f"{cores()} cores ({processor()}); {versions()}.\n")
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|---|" + "---:|" * (len(rows[0]) - 1))
+    for row in rows[1:]:
+        print("| " + " | ".join(row) + " |")
+    if asked.csv is not None:
+        asked.csv.parent.mkdir(parents=True, exist_ok=True)
+        with asked.csv.open("w", newline="") as file:
+            csv.writer(file).writerows(rows)
+    print("\n" + verdict(contenders, megabytes))
+
+
+if __name__ == "__main__":
+    main()

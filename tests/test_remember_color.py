@@ -1,0 +1,219 @@
+"""RememberColor: what a touch is, what it leads to, and that a robot's finger can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import torch
+from task_helpers import Env, Record, base, go_to, make, step, still_action
+from torch import Tensor
+
+from mikasa_robo.core.choice import ChoiceState, sample_choice
+from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.tasks.remember_color import RememberColor
+
+MANY = 1000
+N = 8
+ABOVE = 0.12  # m, from where a cube is approached
+DEEP = 0.02  # m, aimed at inside the cube: the finger rests on its top
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Env]:
+    """Eight environments whose hand is moved in space."""
+    made = make("RememberColor3-v0", N, control_mode="pd_ee_delta_pos")
+    yield made
+    made.close()
+
+
+def task_of(env: Env) -> RememberColor:
+    return cast(RememberColor, base(env))
+
+
+def home(env: Env, index: Tensor) -> Tensor:
+    """(N, 3) where candidate ``index`` (N,) stands."""
+    places = task_of(env).task_state.home
+    return places[torch.arange(len(places)), index].clone()
+
+
+def press(env: Env, place: Tensor, steps_above: int, steps_down: int, steps_after: int = 3) -> list[Record]:
+    """Moves over ``place`` (N, 3), down onto it, and waits."""
+    records = []
+    for phase, steps in ((ABOVE, steps_above), (DEEP, steps_down)):
+        target = place.clone()
+        target[:, 2] = phase
+        records += [step(env, go_to(env, target)) for _ in range(steps)]
+    return records + [step(env, still_action(env, gripper=-1.0)) for _ in range(steps_after)]
+
+
+def over_time(records: list[Record], name: str) -> Tensor:
+    """(T, N) of an entry of the records."""
+    return torch.stack([record[name] for record in records])
+
+
+# ---------------------------------------------------------------------- by tensors, a thousand at a time
+def senses(responding: bool = True, joint_speed: float = 0.0) -> Senses:
+    return Senses(
+        elapsed=torch.full((MANY,), 20 if responding else 3),
+        responding=torch.full((MANY,), responding),
+        objects=torch.zeros(MANY, 3, 13),
+        tcp=torch.zeros(MANY, 7),
+        joint_speed=torch.full((MANY,), joint_speed),
+        fingers=torch.zeros(MANY),
+    )
+
+
+def fresh() -> ChoiceState:
+    values = torch.rand(MANY, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return sample_choice(Uniforms(values), 3, 0.02, 0.02)
+
+
+def touch(index: Tensor, link: int) -> Tensor:
+    """(MANY, 3 links, 3 objects): one link touches one object of each environment."""
+    touching = torch.zeros(MANY, 3, 3, dtype=torch.bool)
+    touching[torch.arange(MANY), link, index] = True
+    return touching
+
+
+@pytest.mark.parametrize("link", [0, 1, 2], ids=["hand", "left finger", "right finger"])
+def test_a_held_touch_by_any_part_of_the_hand_succeeds_once_the_robot_is_static(env: Env, link: int) -> None:
+    task, s = task_of(env), fresh()
+    task.advance(s, senses(), touch(s.target, link))
+    verdict = task.judge(s, senses())
+    assert not bool((verdict["success"] | verdict["touched"] | verdict["fail"]).any()), "one step does not count"
+    task.advance(s, senses(), touch(s.target, link))
+    assert bool(task.judge(s, senses())["success"].all())
+    moving = task.judge(s, senses(joint_speed=STATIC_SPEED * 1.01))
+    assert not bool(moving["success"].any())
+    assert bool(moving["touched"].all())
+    assert bool(task.judge(s, senses(joint_speed=STATIC_SPEED * 0.99))["success"].all())
+
+
+def test_a_wrong_touch_fails_and_success_is_impossible_afterwards(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    wrong = (s.target + 1) % 3
+    for index in (wrong, wrong, s.target, s.target):
+        task.advance(s, senses(), touch(index, 1))
+    verdict = task.judge(s, senses())
+    assert bool(verdict["fail"].all())
+    assert bool(verdict["mistake"].all())
+    assert bool(verdict["touched"].all())
+    assert not bool(verdict["success"].any())
+
+
+def test_touches_of_one_step_never_count(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    for k in range(12):
+        index = s.target if k % 4 == 0 else (s.target + 1) % 3 if k % 4 == 2 else None
+        nothing = torch.zeros(MANY, 3, 3, dtype=torch.bool)
+        task.advance(s, senses(), nothing if index is None else touch(index, 0))
+    verdict = task.judge(s, senses())
+    assert not bool((verdict["success"] | verdict["fail"] | verdict["touched"]).any())
+
+
+def test_touches_before_the_response_never_count(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    for index in (s.target, s.target, s.target, (s.target + 1) % 3, (s.target + 1) % 3):
+        task.advance(s, senses(responding=False), touch(index, 1))
+    # held across the border: the steps before it do not help
+    task.advance(s, senses(), touch(s.target, 1))
+    verdict = task.judge(s, senses())
+    assert not bool((verdict["success"] | verdict["fail"] | verdict["touched"]).any())
+
+
+def test_mistakes_are_ignored_where_asked() -> None:
+    made = make("RememberColor3-v0", 1, on_mistake="ignore")
+    task, s = task_of(made), fresh()
+    wrong = (s.target + 1) % 3
+    for index in (wrong, wrong):
+        task.advance(s, senses(), touch(index, 1))
+    verdict = task.judge(s, senses())
+    assert not bool((verdict["fail"] | verdict["success"]).any())
+    assert bool(verdict["mistake"].all())
+    for index in (s.target, s.target):
+        task.advance(s, senses(), touch(index, 1))
+    assert bool(task.judge(s, senses())["success"].all())
+    made.close()
+
+
+# ---------------------------------------------------------------------- by the robot
+def test_a_finger_on_the_right_cube_succeeds_and_on_a_wrong_one_fails(env: Env) -> None:
+    env.reset(seed=3)
+    target = task_of(env).task_state.target
+    right, wrong = list(range(4)), list(range(4, N))
+    first = torch.where(torch.arange(N) < 4, target, (target + 1) % 3)
+    records = press(env, home(env, first), 20, 10)
+    for name, rows in (("info/success", right), ("info/fail", wrong), ("terminated", right + wrong)):
+        assert bool(over_time(records, name)[:, rows].any(dim=0).all()), name
+    assert not bool(over_time(records, "info/fail")[:, right].any())
+    assert not bool(over_time(records, "info/success")[:, wrong].any())
+    fail = over_time(records, "info/fail")[:, wrong]
+    assert torch.equal(fail, fail.cummax(dim=0).values), "failing is for good"
+    # those that failed now touch the right one
+    up = home(env, first)
+    up[:, 2] = ABOVE
+    records = [step(env, go_to(env, up)) for _ in range(6)] + press(env, home(env, target), 16, 14)
+    assert bool(over_time(records, "info/touched")[:, wrong].any(dim=0).all()), "the right one was not touched"
+    assert not bool(over_time(records, "info/success")[:, wrong].any())
+    assert bool(over_time(records, "info/fail")[:, wrong].all())
+
+
+def test_a_finger_may_try_where_mistakes_are_ignored() -> None:
+    made = make("RememberColor3-v0", 4, control_mode="pd_ee_delta_pos", on_mistake="ignore")
+    made.reset(seed=3)
+    target = task_of(made).task_state.target
+    wrong = (target + 1) % 3
+    records = press(made, home(made, wrong), 20, 10)
+    assert bool(over_time(records, "info/mistake")[-1].all())
+    up = home(made, wrong)
+    up[:, 2] = ABOVE
+    records += [step(made, go_to(made, up)) for _ in range(6)] + press(made, home(made, target), 16, 14)
+    assert not bool(over_time(records, "info/fail").any())
+    assert bool(over_time(records, "info/success").any(dim=0).all())
+    made.close()
+
+
+def test_a_finger_on_the_cue_changes_nothing() -> None:
+    made = make("RememberColor3-v0", 4, control_mode="pd_ee_delta_pos", cue_steps=40, delay_steps=3)
+    made.reset(seed=5)
+    task = task_of(made)
+    middle = torch.tensor([0.0, 0.0, 0.02]).repeat(4, 1)
+    forced = torch.zeros(4, dtype=torch.bool)
+    fingers = [task.agent.robot.links_map[f"panda_{side}finger"] for side in ("left", "right")]
+    for k in range(39):
+        target = middle.clone()
+        target[:, 2] = ABOVE if k < 12 else DEEP
+        record = step(made, go_to(made, target))
+        for link in fingers:
+            for cube in task.objects:
+                forced |= torch.linalg.norm(task.scene.get_pairwise_contact_forces(link, cube), dim=-1) > 5
+        assert bool((record["info/phase"] == 0).all())
+        assert not bool(task.task_state.held.any())
+        assert not bool((record["info/success"] | record["info/fail"] | record["info/touched"]).any())
+        # pressed or pushed, the cue stands where it was shown
+        row = torch.arange(4)
+        assert torch.allclose(task.stage.read()[row, task.task_state.target, :3], middle, rtol=0, atol=1e-6)
+    assert bool(forced.all()), "the finger never pressed on the cue"
+    made.close()
+
+
+@pytest.mark.parametrize("task_id", ["RememberColor3-v0", "RememberColor9-v0"])
+def test_cubes_rest_where_they_appear(task_id: str) -> None:
+    """Untouched for 200 steps."""
+    made = make(task_id, N, response_steps=250)
+    made.reset(seed=7)
+    for _ in range(10):
+        made.step(still_action(made))
+    task = task_of(made)
+    places = task.task_state.home.clone()
+    assert torch.allclose(task.stage.read()[..., :3], places, rtol=0, atol=1e-6)
+    for k in range(200):
+        made.step(still_action(made))
+        objects = task.stage.read()
+        assert float(torch.linalg.norm(objects[..., :3] - places, dim=-1).max()) < 0.001, k
+    assert float(objects[..., 7:].abs().max()) < 0.01
+    assert float(objects[..., 3].abs().min()) > 0.9999, "a cube has turned"
+    made.close()

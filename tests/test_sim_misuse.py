@@ -1,0 +1,198 @@
+"""Wrong use gives one clear error before anything is built; state mode needs no Vulkan and keeps quiet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from mani_skill.envs.sapien_env import BaseEnv
+from sim_helpers import NO_VULKAN, assert_identical, pick_cube, run_python
+
+import mikasa_robo.sim.env
+from mikasa_robo.sim.env import choose_sim_backend, make
+from mikasa_robo.sim.physx import GpuApiMisuse
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
+
+CASES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
+    # what was asked for: error, and words that name the thing, the value and the way out
+    "backend": ({"sim_backend": "physx_tpu"}, ValueError, ("sim_backend", "'physx_tpu'", "'auto'", "'physx_cpu'")),
+    "zero envs": ({"num_envs": 0}, ValueError, ("num_envs=0", "at least 1")),
+    "negative envs": ({"num_envs": -1}, ValueError, ("num_envs=-1", "at least 1")),
+    "boolean envs": ({"num_envs": True}, ValueError, ("num_envs=True", "whole number")),
+    "half an env": ({"num_envs": 2.5}, ValueError, ("num_envs=2.5", "whole number")),
+    "envs in words": ({"num_envs": "8"}, ValueError, ("num_envs='8'", "whole number")),
+    "no threads": ({"sim_threads": 0}, ValueError, ("sim_threads=0", "at least 1")),
+    "boolean threads": ({"sim_threads": True}, ValueError, ("sim_threads=True", "whole number")),
+    "one scene": (
+        {"parallel_in_single_scene": True},
+        ValueError,
+        ("parallel_in_single_scene=True", "sim_backend='physx_cuda'"),
+    ),
+    "pictures without a renderer": (
+        {"obs_mode": "rgb", "render_backend": "none"},
+        ValueError,
+        ("obs_mode='rgb'", "render_backend='none'", "'auto'"),
+    ),
+    "video without a renderer": (
+        {"render_mode": "rgb_array", "render_backend": None},
+        ValueError,
+        ("render_mode='rgb_array'", "render_backend=None", "'auto'"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_clear_error_before_anything_is_built(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("the environment was being built before its arguments were checked")
+
+    monkeypatch.setattr(BaseEnv, "__init__", built)
+    asked, kind, words = CASES[case]
+    with pytest.raises(kind) as error:
+        make("PickCube-v1", **{"num_envs": 2, "obs_mode": "state", **asked})
+    assert error.type is kind
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cuda", "gpu", "physx_cuda", "physx_cuda:1"])
+def test_cuda_without_cuda(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=r"needs a CUDA device.*use sim_backend='auto' or 'physx_cpu'") as error:
+        make("PickCube-v1", num_envs=2, sim_backend=name)
+    assert repr(name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "num_envs", "cuda", "chosen"),
+    [
+        ("auto", 1, True, "physx_cpu"),
+        ("auto", 2, True, "physx_cuda"),
+        ("auto", 1, False, "physx_cpu"),
+        ("auto", 64, False, "physx_cpu"),
+        ("physx_cpu", 64, True, "physx_cpu"),
+        ("cpu", 64, True, "cpu"),
+        ("physx_cpu_batched", 1, True, "physx_cpu_batched"),
+        ("physx_cuda:1", 1, True, "physx_cuda:1"),
+    ],
+)
+def test_the_backend_that_is_chosen(asked: str, num_envs: int, cuda: bool, chosen: str) -> None:
+    assert choose_sim_backend(asked, num_envs, cuda_available=cuda) == chosen
+
+
+def test_auto_asks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, chosen in ((True, "physx_cuda"), (False, "physx_cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert choose_sim_backend("auto", 64) == chosen
+
+
+@pytest.mark.parametrize("name", ["physx_cpu", "cpu", "auto"])
+def test_every_name_of_the_cpu_takes_many_envs(name: str) -> None:
+    if name == "auto" and torch.cuda.is_available():
+        pytest.skip("auto is CUDA here")
+    env = make("PickCube-v1", num_envs=2, sim_backend=name, obs_mode="state")
+    assert env.backend.sim_backend == mikasa_robo.sim.env.BATCHED
+    assert env.device.type == "cpu"
+    env.close()
+
+
+def test_an_unknown_task_names_close_ones() -> None:
+    with pytest.raises(KeyError, match=r"PickCub-v1.*PickCube-v1"):
+        make("PickCub-v1")
+
+
+def test_the_task_keeps_its_spec() -> None:
+    env = pick_cube(num_envs=2)
+    assert env.spec == gym.spec("PickCube-v1")
+    env.close()
+
+
+def test_a_nan_action_is_refused_and_nothing_moves() -> None:
+    env = pick_cube()
+    before = env.get_state_dict()
+    action = torch.zeros(4, 8)
+    action[2, 3] = torch.nan
+    for bad in (action, action.numpy()):
+        with pytest.raises(ValueError, match=r"action of env \[2\] is NaN"):
+            env.step(bad)
+    assert_identical(env.get_state_dict(), before)
+    assert env.elapsed_steps.tolist() == [0, 0, 0, 0]
+    env.step(torch.zeros(4, 8))
+    env.close()
+
+
+@pytest.mark.parametrize("index", [[4], [0, 7], [-1]])
+def test_an_env_that_is_not_there_cannot_be_reset(index: list[int]) -> None:
+    env = pick_cube()
+    env.step(torch.ones(4, 8))
+    before = env.get_state_dict()
+    with pytest.raises(IndexError, match="outside 0…3") as error:
+        env.reset(options={"env_idx": index})
+    assert str(index) in str(error.value)
+    assert_identical(env.get_state_dict(), before)
+    assert env.elapsed_steps.tolist() == [1, 1, 1, 1]
+    env.close()
+
+
+@pytest.mark.parametrize("index", [[2], torch.tensor([2]), torch.tensor([False, False, True, False])])
+def test_ways_to_name_an_env(index: Any) -> None:
+    env = pick_cube()
+    env.step(torch.ones(4, 8))
+    env.reset(seed=0, options={"env_idx": index})
+    assert env.elapsed_steps.tolist() == [1, 1, 0, 1]
+    env.close()
+
+
+def test_a_step_before_gpu_init_says_so() -> None:
+    from mikasa_robo.sim.physx import BatchedCpuPhysx
+
+    with pytest.raises(GpuApiMisuse, match="before gpu_init"):
+        BatchedCpuPhysx([], threads=1, debug=True).step()
+
+
+STATE_WITHOUT_VULKAN = """
+import torch
+from mikasa_robo.sim.env import make
+env = make("Empty-v1", num_envs=4, obs_mode="state", reward_mode="none")
+env.reset(seed=0)
+for _ in range(3):
+    obs, *_ = env.step(torch.zeros(env.action_space.shape))
+assert obs.isfinite().all() and len(obs) == 4
+env.close()
+print("stepped")
+"""
+
+
+def test_state_mode_without_vulkan_just_works() -> None:
+    done = run_python(STATE_WITHOUT_VULKAN, **NO_VULKAN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["stepped"], "stdout belongs to the caller"
+    # a line or two of somebody's import are bearable, a warning per env or per material is not
+    assert len(done.stderr.splitlines()) <= 3, done.stderr
+
+
+PICTURES_WITHOUT_VULKAN = """
+from mikasa_robo.sim.env import make
+from mikasa_robo.sim.render import RenderingUnavailableError
+for asked in ({"obs_mode": "rgb"}, {"obs_mode": "state", "render_mode": "rgb_array"}):
+    for num_envs in (1, 2):
+        try:
+            make("PickCube-v1", num_envs=num_envs, **asked)
+        except RenderingUnavailableError as error:
+            print(error)
+"""
+
+
+def test_pictures_without_vulkan_give_one_error() -> None:
+    done = run_python(PICTURES_WITHOUT_VULKAN, **NO_VULKAN)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, done.stdout
+    for line, asked in zip(lines, ["obs_mode='rgb'"] * 2 + ["render_mode='rgb_array'"] * 2, strict=True):
+        assert line.startswith(asked)
+        assert "mesa-vulkan-drivers" in line, "the error should say how to mend it"
+        assert "obs_mode='state'" in line, "the error should say how to do without"
+    assert len(done.stderr.splitlines()) <= 3, done.stderr

@@ -1,0 +1,384 @@
+"""The tensor API is as strict as the GPU's: writes wait for apply, reads for fetch, and debug mode says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import sapien
+import torch
+from mani_skill.envs.sapien_env import BaseEnv
+from sim_helpers import link_velocities, pick_cube
+from torch import Tensor
+
+from mikasa_robo.sim.env import DEBUG_VARIABLE
+from mikasa_robo.sim.physx import GpuApiMisuse
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
+
+UP = torch.tensor([0.0, 0.0, 0.3])
+
+
+@pytest.fixture
+def loose() -> Iterator[BaseEnv]:
+    """An env that does what a GPU would do, without complaint."""
+    env = pick_cube(sim_debug=False)
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def strict() -> Iterator[BaseEnv]:
+    """An env that raises on what is undefined on a GPU."""
+    env = pick_cube(sim_debug=True)
+    yield env
+    env.close()
+
+
+def cube_position(env: BaseEnv) -> Tensor:
+    """Where the cubes are in the simulation itself, past every buffer."""
+    env.scene.px._finish_steps()
+    return torch.stack([torch.from_numpy(np.array(entity.pose.p)) for entity in env.cube._objs])
+
+
+def joint_positions(env: BaseEnv) -> Tensor:
+    return torch.stack([torch.from_numpy(np.array(a.qpos)) for a in env.agent.robot._objs])
+
+
+def hand_position(env: BaseEnv) -> Tensor:
+    return torch.stack([torch.from_numpy(np.array(link.entity_pose.p)) for link in env.agent.tcp._objs])
+
+
+def raised(env: BaseEnv) -> Tensor:
+    """Poses of the cubes, lifted, each by another amount."""
+    pose = env.cube.pose.raw_pose.clone()
+    pose[:, :3] += UP * torch.arange(1, 1 + env.num_envs)[:, None]
+    return pose
+
+
+# ---------------------------------------------------------------------- writes wait for their apply
+def test_a_pose_stays_in_its_buffer_until_it_is_applied(loose: BaseEnv) -> None:
+    before, new = cube_position(loose), raised(loose)
+    loose.cube.set_pose(new)
+    assert torch.equal(loose.cube.pose.raw_pose, new), "the buffer itself shows what was written"
+    assert torch.equal(cube_position(loose), before)
+    for other in ("articulation_qpos", "articulation_root_pose", "articulation_target_position"):
+        getattr(loose.scene.px, f"gpu_apply_{other}")()
+    assert torch.equal(cube_position(loose), before), "applied by another buffer's call"
+    loose.scene.px.gpu_apply_rigid_dynamic_data()
+    assert torch.equal(cube_position(loose), new[:, :3])
+
+
+def test_a_write_of_one_row_moves_one_env(loose: BaseEnv) -> None:
+    before, new = cube_position(loose), raised(loose)
+    loose.scene._reset_mask[:] = torch.tensor([False, False, True, False])
+    loose.cube.set_pose(new[2:3])
+    loose.scene._reset_mask[:] = True
+    loose.scene.px.gpu_apply_rigid_dynamic_data()
+    assert torch.equal(cube_position(loose)[[0, 1, 3]], before[[0, 1, 3]])
+    assert torch.equal(cube_position(loose)[2], new[2, :3])
+
+
+def test_a_velocity_and_a_joint_position_stay_until_applied(loose: BaseEnv) -> None:
+    px, robot = loose.scene.px, loose.agent.robot
+    loose.cube.set_linear_velocity(UP.expand(4, 3))
+    assert not any(body.linear_velocity.any() for body in loose.cube._bodies)
+    before = joint_positions(loose)
+    robot.set_qpos(robot.get_qpos() + 0.01)
+    assert torch.equal(joint_positions(loose), before)
+    robot.set_qvel(torch.full_like(robot.get_qvel(), 0.5))
+    px.gpu_apply_articulation_qpos()
+    assert torch.equal(joint_positions(loose), before + 0.01)
+    assert not any(np.any(a.qvel) for a in robot._objs)
+    px.gpu_apply_articulation_qvel()
+    assert all((np.asarray(a.qvel) == 0.5).all() for a in robot._objs)
+    px.gpu_apply_rigid_dynamic_data()
+    assert all(np.allclose(body.linear_velocity, UP) for body in loose.cube._bodies)
+
+
+def test_a_drive_target_and_a_root_pose_stay_until_applied(loose: BaseEnv) -> None:
+    px, robot = loose.scene.px, loose.agent.robot
+    target = robot.get_qpos()[:, 0] + 0.1
+    joint = robot.active_joints[0]
+    before = [float(a.active_joints[0].drive_target[0]) for a in robot._objs]
+    joint.set_drive_target(target)
+    assert [float(a.active_joints[0].drive_target[0]) for a in robot._objs] == before
+    px.gpu_apply_articulation_target_position()
+    assert [float(a.active_joints[0].drive_target[0]) for a in robot._objs] == target.tolist()
+
+    root = robot.pose.raw_pose.clone()
+    root[:, 0] += 0.25
+    was = [a.root_pose.p[0] for a in robot._objs]
+    robot.set_pose(root)
+    assert [a.root_pose.p[0] for a in robot._objs] == was
+    px.gpu_apply_articulation_root_pose()
+    assert np.allclose([a.root_pose.p[0] for a in robot._objs], root[:, 0])
+
+
+# ---------------------------------------------------------------------- reads wait for their fetch
+def test_after_a_step_buffers_keep_old_values_until_fetched(loose: BaseEnv) -> None:
+    px, robot = loose.scene.px, loose.agent.robot
+    loose.cube.set_pose(raised(loose))
+    robot.set_qvel(torch.full_like(robot.get_qvel(), 0.5))
+    px.gpu_apply_rigid_dynamic_data()
+    px.gpu_apply_articulation_qvel()
+    old = {"cube": loose.cube.pose.p.clone(), "qpos": robot.get_qpos().clone(), "tcp": loose.agent.tcp.pose.p.clone()}
+    for _ in range(5):
+        px.step()
+    assert torch.equal(loose.cube.pose.p, old["cube"])
+    assert torch.equal(robot.get_qpos(), old["qpos"])
+    assert torch.equal(loose.agent.tcp.pose.p, old["tcp"])
+    px.gpu_fetch_rigid_dynamic_data()
+    assert (loose.cube.pose.p[:, 2] < old["cube"][:, 2]).all()
+    assert torch.equal(loose.cube.pose.p, cube_position(loose))
+    assert torch.equal(robot.get_qpos(), old["qpos"]), "fetched by another buffer's call"
+    px.gpu_fetch_articulation_qpos()
+    assert torch.equal(robot.get_qpos(), joint_positions(loose))
+    assert not torch.equal(robot.get_qpos(), old["qpos"])
+    assert torch.equal(loose.agent.tcp.pose.p, old["tcp"])
+    px.gpu_fetch_articulation_link_pose()
+    assert torch.equal(loose.agent.tcp.pose.p, hand_position(loose))
+
+
+READS: dict[str, tuple[Callable[[BaseEnv], Any], str]] = {
+    "pose": (lambda env: env.cube.pose, "gpu_fetch_rigid_dynamic_data()"),
+    "velocity": (lambda env: env.cube.linear_velocity, "gpu_fetch_rigid_dynamic_data()"),
+    "link": (lambda env: env.agent.tcp.pose, "gpu_fetch_articulation_link_pose()"),
+    "qpos": (lambda env: env.agent.robot.qpos, "gpu_fetch_articulation_qpos()"),
+    "qvel": (lambda env: env.agent.robot.qvel, "gpu_fetch_articulation_qvel()"),
+    "write": (lambda env: env.cube.set_pose(torch.tensor([[0.0, 0, 1, 1, 0, 0, 0]])), "gpu_fetch_rigid_dynamic_data()"),
+    "write qpos": (lambda env: env.agent.robot.set_qpos(torch.zeros(4, 9)), "gpu_fetch_articulation_qpos()"),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_debug_names_the_fetch_that_is_missing(strict: BaseEnv, read: str) -> None:
+    action, call = READS[read]
+    strict.scene.px.step()
+    with pytest.raises(GpuApiMisuse, match="stale after a step") as error:
+        action(strict)
+    assert call in str(error.value)
+    strict.scene._gpu_fetch_all()
+    action(strict)
+
+
+# ---------------------------------------------------------------------- link poses follow on request only
+def test_link_poses_wait_for_the_kinematics_update(loose: BaseEnv) -> None:
+    px, robot, tcp = loose.scene.px, loose.agent.robot, loose.agent.tcp
+    before = tcp.pose.p.clone()
+    new = robot.get_qpos().clone()
+    new[1, 0] += 0.5
+    robot.set_qpos(new)
+    px.gpu_apply_articulation_qpos()
+    px.gpu_fetch_articulation_link_pose()
+    assert torch.equal(tcp.pose.p, before), "link poses followed without gpu_update_articulation_kinematics"
+    px.gpu_update_articulation_kinematics()
+    assert torch.equal(tcp.pose.p, before), "the update alone fetches nothing"
+    px.gpu_fetch_articulation_link_pose()
+    assert torch.equal(tcp.pose.p[[0, 2, 3]], before[[0, 2, 3]])
+    assert (tcp.pose.p[1] - before[1]).norm() > 0.1
+    assert torch.equal(tcp.pose.p, hand_position(loose))
+
+
+@pytest.mark.parametrize("what", ["qpos", "root_pose"])
+def test_debug_asks_for_the_kinematics_update(strict: BaseEnv, what: str) -> None:
+    px, robot = strict.scene.px, strict.agent.robot
+    if what == "qpos":
+        robot.set_qpos(robot.get_qpos() + 0.01)
+    else:
+        pose = robot.pose.raw_pose.clone()
+        pose[:, 0] += 0.1
+        robot.set_pose(pose)
+    getattr(px, f"gpu_apply_articulation_{what}")()
+    with pytest.raises(GpuApiMisuse, match=r"gpu_update_articulation_kinematics\(\)"):
+        px.gpu_fetch_articulation_link_pose()
+    px.gpu_update_articulation_kinematics()
+    px.gpu_fetch_articulation_link_pose()
+    px.gpu_fetch_articulation_link_velocity()
+    assert torch.equal(strict.agent.tcp.pose.p, hand_position(strict))
+
+
+# ---------------------------------------------------------------------- writes that would be lost
+WRITES: dict[str, tuple[Callable[[BaseEnv], Any], str]] = {
+    "pose": (lambda env: env.cube.set_pose(raised(env)), "rigid_dynamic_data"),
+    "velocity": (lambda env: env.cube.set_linear_velocity(UP.expand(4, 3)), "rigid_dynamic_data"),
+    "qpos": (lambda env: env.agent.robot.set_qpos(env.agent.robot.get_qpos() + 0.01), "articulation_qpos"),
+    "qvel": (lambda env: env.agent.robot.set_qvel(torch.ones(4, 9)), "articulation_qvel"),
+    "target": (
+        lambda env: env.agent.robot.active_joints[0].set_drive_target(torch.ones(4)),
+        "articulation_target_qpos",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_debug_forbids_a_step_that_would_lose_a_write(strict: BaseEnv, what: str) -> None:
+    write, group = WRITES[what]
+    write(strict)
+    with pytest.raises(GpuApiMisuse, match=f"step while a write to {group}"):
+        strict.scene.px.step()
+    strict.scene._gpu_apply_all()
+    strict.scene.px.step()
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_debug_forbids_a_fetch_that_would_lose_a_write(strict: BaseEnv, what: str) -> None:
+    write, group = WRITES[what]
+    write(strict)
+    with pytest.raises(GpuApiMisuse, match=f"gpu_fetch_{group} while a write"):
+        getattr(strict.scene.px, f"gpu_fetch_{group}")()
+
+
+def test_an_unapplied_write_is_lost_as_on_a_gpu(loose: BaseEnv) -> None:
+    before = cube_position(loose)
+    loose.cube.set_pose(raised(loose))
+    loose.scene.px.gpu_fetch_rigid_dynamic_data()
+    assert torch.equal(loose.cube.pose.p, before)
+
+
+def test_debug_forbids_applying_a_stale_buffer(strict: BaseEnv) -> None:
+    data = strict.scene.px.cuda_rigid_body_data.torch()
+    strict.scene.px.step()
+    data[:, 0] += 1.0
+    with pytest.raises(GpuApiMisuse, match=r"Call gpu_fetch_rigid_dynamic_data\(\) first"):
+        strict.scene.px.gpu_apply_rigid_dynamic_data()
+
+
+def test_applying_a_stale_buffer_undoes_the_step_as_on_a_gpu(loose: BaseEnv) -> None:
+    px = loose.scene.px
+    loose.cube.set_pose(raised(loose))
+    px.gpu_apply_rigid_dynamic_data()
+    start = cube_position(loose)
+    for _ in range(5):
+        px.step()
+    assert (cube_position(loose)[:, 2] < start[:, 2]).all()
+    px.gpu_apply_rigid_dynamic_data()
+    assert torch.equal(cube_position(loose), start)
+
+
+# ---------------------------------------------------------------------- the life of the buffers
+def test_gpu_init_twice(strict: BaseEnv) -> None:
+    with pytest.raises(GpuApiMisuse, match="gpu_init was called twice"):
+        strict.scene.px.gpu_init()
+
+
+def test_a_body_that_came_after_gpu_init(strict: BaseEnv) -> None:
+    builder = strict.scene.create_actor_builder()
+    builder.add_box_collision(half_size=[0.02, 0.02, 0.02])
+    builder.initial_pose = sapien.Pose([0, 0, 1])
+    with pytest.raises(GpuApiMisuse, match=r"late.*added after gpu_init.*_load_scene"):
+        _ = builder.build(name="late").pose
+
+
+def test_the_debug_switch_is_an_environment_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, debug in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv(DEBUG_VARIABLE, value)
+        env = pick_cube(num_envs=2, sim_debug=None)
+        assert env.scene.px.debug is debug
+        env.close()
+
+
+# ---------------------------------------------------------------------- link velocities, read when somebody looks
+READERS: dict[str, Callable[[Tensor, int], Any]] = {
+    # each gives the (links, 6) velocities, or a part that the same function picks out of a plain tensor
+    "clone": lambda d, n: d.clone()[n:, 7:],
+    "ellipsis": lambda d, n: d[..., 7:][n:],
+    "columns": lambda d, n: d[n:, 7:13],
+    "linear only": lambda d, n: d[n:, 7:10],
+    "one column": lambda d, n: d[n:, 9],
+    "across": lambda d, n: d[n:, 5:9],
+    "negative slice": lambda d, n: d[n:, -6:],
+    "negative start and stop": lambda d, n: d[n:, -3:-1],
+    "stride": lambda d, n: d[n:, ::2],
+    "row": lambda d, n: d[n + 3],
+    "last row": lambda d, n: d[-1],
+    "row list": lambda d, n: d[[n, n + 1]],
+    "row tensor": lambda d, n: d[torch.tensor([n + 2, n + 5])],
+    "row tensor, columns": lambda d, n: d[torch.tensor([n + 2, n + 5]), 7:10],
+    "row tensor, column list": lambda d, n: d[torch.tensor([n + 2, n + 5]), [8, 12]],
+    "boolean mask": lambda d, n: d[torch.arange(len(d)) >= n],
+    "full mask": lambda d, n: d[torch.ones(d.shape, dtype=torch.bool)],
+    "new axis": lambda d, n: d[None, : n + 4],
+    "new axis, first rows": lambda d, n: d.flip(0)[None, :7],
+    "numpy": lambda d, n: torch.from_numpy(d.numpy().copy()),
+    "asarray": lambda d, n: torch.from_numpy(np.asarray(d).copy()),
+    "dlpack": lambda d, n: torch.utils.dlpack.from_dlpack(d).clone(),
+    "list": lambda d, n: torch.tensor(d.tolist()),
+    "sum": lambda d, n: d.sum(),
+    "transpose": lambda d, n: d.T,
+    "iteration": lambda d, n: torch.stack(list(d)),
+    "cat": lambda d, n: torch.cat([d, d]),
+    "stack in a tuple": lambda d, n: torch.stack((d, d)),
+    "keyword": lambda d, n: torch.add(input=d, other=0),
+    "where": lambda d, n: torch.where(torch.ones(len(d), 1, dtype=torch.bool), d, torch.zeros(())),
+    "gather": lambda d, n: d.gather(1, torch.full((len(d), 1), 8)),
+    "index_select": lambda d, n: torch.index_select(d, 0, torch.tensor([n, n + 3])),
+    "to": lambda d, n: d.to(torch.float64),
+    "arithmetic": lambda d, n: 2 * d,
+    "item": lambda d, n: torch.tensor(d[n + 3, 8].item()),
+    "view then read": lambda d, n: d.view(-1).clone(),
+}
+
+
+@pytest.fixture(scope="module")
+def moving() -> Iterator[BaseEnv]:
+    env = pick_cube(sim_debug=False)
+    yield env
+    env.close()
+
+
+def owed(env: BaseEnv) -> tuple[Tensor, Tensor]:
+    """Steps, so that link velocities are owed; the buffer, and what it should hold according to SAPIEN's getters."""
+    px = env.scene.px
+    env.step(torch.rand(env.num_envs, 8) * 2 - 1)
+    assert px._link_velocities_wait, "nothing is owed: this test would pass whatever the buffer does"
+    expected = px._body_data.detach().clone()
+    expected[px._n_bodies :, 7:] = link_velocities(env)
+    assert not torch.equal(expected, px._body_data)
+    return px.cuda_rigid_body_data.torch(), expected
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_nobody_sees_old_link_velocities(moving: BaseEnv, reader: str) -> None:
+    data, expected = owed(moving)
+    n = moving.scene.px._n_bodies
+    result = READERS[reader](data, n)
+    assert torch.equal(result, READERS[reader](expected, n))
+    assert type(result) is Tensor
+
+
+def test_comparing_the_buffer_brings_it_up_to_date(moving: BaseEnv) -> None:
+    data, expected = owed(moving)
+    assert torch.equal(data, expected)
+    data, expected = owed(moving)
+    assert torch.equal(expected, data)
+    data, expected = owed(moving)
+    assert torch.equal(other=expected, input=data)
+
+
+def test_poses_do_not_pay_for_velocities(moving: BaseEnv) -> None:
+    data, expected = owed(moving)
+    assert torch.equal(data[torch.tensor([1, 20]), :7], expected[[1, 20], :7])
+    assert torch.equal(moving.agent.tcp.pose.raw_pose, expected[moving.agent.tcp._body_data_index, :7])
+    assert moving.scene.px._link_velocities_wait, "reading poses read every link velocity: slow"
+
+
+def test_link_velocities_through_maniskill(moving: BaseEnv) -> None:
+    owed(moving)
+    expected = torch.stack([torch.from_numpy(np.array(link.linear_velocity)) for link in moving.agent.tcp._objs])
+    assert expected.any()
+    assert torch.equal(moving.agent.tcp.linear_velocity, expected)
+    owed(moving)
+    expected = torch.stack([torch.from_numpy(np.array(link.angular_velocity)) for link in moving.agent.tcp._objs])
+    assert torch.equal(moving.agent.tcp.angular_velocity, expected)
+
+
+def test_writing_a_velocity_keeps_the_other_links(moving: BaseEnv) -> None:
+    data, expected = owed(moving)
+    row = moving.scene.px._n_bodies + 4
+    data[row, 7:10] = 1.0
+    expected[row, 7:10] = 1.0
+    assert torch.equal(data, expected)
+    moving.reset(seed=0)
