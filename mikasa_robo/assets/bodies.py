@@ -93,7 +93,7 @@ def build_mug(scene: ManiSkillScene, name: str, rgba: Sequence[float], parked: i
     for k, (pose, half_size) in enumerate(parts):
         collision_pose, collision_half_size = pose, list(half_size)
         if k < _WALLS and k % 3:
-            collision_pose = sapien.Pose(p=pose.p + [0, 0, lift], q=pose.q)
+            collision_pose = sapien.Pose(p=[pose.p[0], pose.p[1], pose.p[2] + lift], q=pose.q)
             collision_half_size[2] -= lift
         builder.add_box_collision(pose=collision_pose, half_size=collision_half_size, material=smooth, density=300)
         if material is not None:

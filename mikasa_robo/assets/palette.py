@@ -11,7 +11,7 @@ COLORS: dict[str, tuple[int, int, int]] = {
     "cyan": (0, 255, 255),
     "maroon": (110, 0, 0),
     "olive": (255, 128, 0),
-    "teal": (0, 105, 105),
+    "teal": (0, 70, 70),
 }
 """Name to sRGB. "olive" is drawn orange, as in the paper's predecessor: true olive is too near yellow in shade."""
 

@@ -209,6 +209,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self._seed(seed, index.tolist())
         # ManiSkill's own generators are not used by any task; a partial reseeding of them would reach every environment
         outer = None if env_idx is not None or seed is None else self._seed_list(seed, index.tolist())
+        if env_idx is not None:
+            options = {**(options or {}), "env_idx": index.to(self.device)}
         return super().reset(seed=outer, options=options)
 
     def _seed_list(self, seed: int | Sequence[int], index: list[int]) -> list[int]:
@@ -336,6 +338,10 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,)."""
         index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
+        if env_idx is not None:
+            # ManiSkill writes rows through a mask, in ascending order of the envs
+            index, order = index.sort()
+            state_dict = _rows(state_dict, order)
         super().set_state_dict(state_dict, None if env_idx is None else index)
         if "task" in state_dict:
             task = dict(state_dict["task"])
@@ -353,6 +359,13 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         if start != flat.shape[1]:
             raise ValueError(f"the state has {flat.shape[1]} numbers for each environment, this task has {start}")
         self.set_state_dict(parts, env_idx)
+
+
+def _rows(nested: dict[str, Any], order: Tensor) -> dict[str, Any]:
+    return {
+        name: _rows(value, order) if isinstance(value, dict) else torch.as_tensor(value)[order]
+        for name, value in nested.items()
+    }
 
 
 def _write_rows(into: dict[str, Any], rows: dict[str, Any], index: Tensor) -> None:

@@ -29,12 +29,11 @@ def scatter(state: State, env_idx: Tensor, rows: State) -> None:
 
 def to_flat(state: object) -> dict[str, Tensor]:
     """Each field as a float32 copy (N, D): exact for bools and for whole numbers below 2**24."""
-    return {
-        name: getattr(state, name).to(torch.float32).flatten(1)
-        if getattr(state, name).ndim > 1
-        else getattr(state, name).to(torch.float32)[:, None]
-        for name in _fields(state)
-    }
+    flat = {}
+    for name in _fields(state):
+        tensor: Tensor = getattr(state, name)
+        flat[name] = tensor.to(torch.float32, copy=True).reshape(len(tensor), -1)
+    return flat
 
 
 def load_flat(state: object, flat: dict[str, Tensor], env_idx: Tensor) -> None:

@@ -96,6 +96,7 @@ class BatchedSimMixin(BaseEnv):
         **kwargs: Any,
     ) -> None:
         num_envs = _positive_int("num_envs", num_envs)
+        self._kept_controllers: tuple[Tensor, list[tuple[Any, str, Tensor]]] | None = None
         self._sim_threads = default_threads() if sim_threads is None else _positive_int("sim_threads", sim_threads)
         self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
         sim_backend = choose_sim_backend(sim_backend, num_envs)
@@ -221,24 +222,36 @@ class BatchedSimMixin(BaseEnv):
         if env_idx is None:
             with self._forcing(range(self.num_envs)):
                 return super().reset(seed=seed, options=options)
-        index = self._checked_env_idx(env_idx)
-        kept = self._controller_tensors()
-        before = [(holder, name, tensor.clone()) for holder, name, tensor in kept]
-        with self._forcing(index.tolist()):
-            result = super().reset(seed=seed, options={**(options or {}), "env_idx": index})
+        # ManiSkill writes rows through a mask, in ascending order of the envs
+        index = self._checked_env_idx(env_idx).sort().values
         others = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         others[index] = False
-        for holder, name, old in before:
-            now = getattr(holder, name)
-            now = now.raw_pose if hasattr(now, "raw_pose") else now
-            now[others] = old[others]
-        return result
+        before = [(holder, name, tensor.clone()) for holder, name, tensor in self._controller_tensors()]
+        self._kept_controllers = (others, before)
+        try:
+            with self._forcing(index.tolist()):
+                return super().reset(seed=seed, options={**(options or {}), "env_idx": index})
+        finally:
+            self._kept_controllers = None
+
+    def get_info(self) -> dict[str, Any]:
+        """ManiSkill's info. A partial reset asks for it after it has reset every env's controllers and before it observes:
+        the place to give the other envs theirs back."""
+        if self._kept_controllers is not None:
+            (others, before), self._kept_controllers = self._kept_controllers, None
+            for holder, name, old in before:
+                now = getattr(holder, name)
+                now = now.raw_pose if hasattr(now, "raw_pose") else now
+                now[others] = old[others]
+        return super().get_info()
 
     def _checked_env_idx(self, env_idx: Any) -> Tensor:
         index = torch.as_tensor(env_idx, device=self.device).reshape(-1)
         if index.dtype == torch.bool:
             index = torch.nonzero(index).reshape(-1)
         index = index.to(torch.int64)
+        if len(index.unique()) != len(index):
+            raise ValueError(f"env_idx={index.tolist()} names an env twice")
         if len(index) and (int(index.min()) < 0 or int(index.max()) >= self.num_envs):
             raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{self.num_envs - 1}")
         return index
