@@ -50,7 +50,7 @@ class Args:
     """Which task; `mikasa list` prints them."""
     seed: int = 1
     """Seeds the learner and the training environments."""
-    total_timesteps: int = 1_200_000
+    total_timesteps: int = 600_000
     """Environment steps of training, all environments together."""
     num_envs: int = 64
     """Environments that are stepped together."""
