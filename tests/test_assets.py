@@ -112,7 +112,7 @@ def test_a_mug_has_the_size_it_says_and_a_ball_fits_inside(shells: Env) -> None:
     assert corners[:, 2].min() == pytest.approx(-MUG_HEIGHT / 2, abs=1e-6)
     assert corners[:, 2].max() == pytest.approx(MUG_HEIGHT / 2, abs=1e-6)
     # a polygon round a circle: its corners stand out by a little
-    assert np.hypot(corners[:, 0], corners[:, 1]).max() < 1.1 * MUG_RADIUS
+    assert np.hypot(corners[:, 0], corners[:, 1]).max() < 1.12 * MUG_RADIUS  # an octagon
     angle = np.linspace(0, 2 * math.pi, 48, endpoint=False)
     play = MUG_INNER_RADIUS - BALL_RADIUS - 1e-4
     assert play > 0.003

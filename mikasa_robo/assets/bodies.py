@@ -65,8 +65,8 @@ def build_ball(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: 
 def build_mug(scene: ManiSkillScene, name: str, rgba: Sequence[float], parked: int) -> Actor:
     """A mug upside down, its origin in the middle of its height: a ring of overlapping walls under a lid, open below.
 
-    What collides is what is seen, the same walls, but that every second wall ends 1 mm above the table for collisions and
-    the lid is one box within the octagon: few shapes and contacts keep the simulation fast. Neighbouring walls overlap
+    What collides is what is seen, the same boxes, but that every second wall ends 1 mm above the table for collisions:
+    fewer contacts keep the simulation fast. Neighbouring walls overlap
     at their edges, so that no gap shows what is inside.
     """
     builder = scene.create_actor_builder()
@@ -95,10 +95,7 @@ def build_mug(scene: ManiSkillScene, name: str, rgba: Sequence[float], parked: i
         if k < _WALLS and k % 2:
             collision_pose = sapien.Pose(p=[pose.p[0], pose.p[1], pose.p[2] + lift], q=pose.q)
             collision_half_size[2] -= lift
-        elif k == _WALLS:
-            collision_half_size[:2] = [MUG_INNER_RADIUS] * 2
-        if k <= _WALLS:
-            builder.add_box_collision(pose=collision_pose, half_size=collision_half_size, material=smooth, density=300)
+        builder.add_box_collision(pose=collision_pose, half_size=collision_half_size, material=smooth, density=300)
         if material is not None:
             builder.add_box_visual(pose=pose, half_size=half_size, material=material)
     return _build(builder, name, parked)
