@@ -16,9 +16,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import WrapperSpec
 
-from mikasa_robo.catalog import CATALOG, TaskSpec
+from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
 
-__all__ = ["CATALOG", "TASKS", "TaskSpec", "__version__", "make_env"]
+__all__ = ["CATALOG", "TASKS", "TaskSpec", "__version__", "make_env", "register_task"]
 
 try:
     __version__ = version("mikasa-suite")
@@ -73,6 +73,17 @@ def _register(catalog: Mapping[str, TaskSpec]) -> None:
             order_enforce=False,
             additional_wrappers=(limit,),
         )
+
+
+def register_task(row: TaskSpec) -> None:
+    """Make a task of your own known, under ``row.id``, to Gymnasium and to everything here that reads the catalog.
+
+    See ``docs/adding-a-task.md``. Raises ValueError where the ID is taken or ``row`` names no class.
+    """
+    if not row.exists:
+        raise ValueError(f"{row.id!r} has entry_point=None: name its class as 'module:Class'")
+    add_row(row)
+    _register({row.id: row})
 
 
 _register(CATALOG)

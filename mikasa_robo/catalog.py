@@ -244,6 +244,7 @@ def _rows() -> Iterator[TaskSpec]:
         oracle_shape=lambda n: (n,),
         instruction="Remember the colours of the {n} cubes shown together, then touch the cubes of these colours, in"
         " any order.",
+        entry_point="mikasa_robo.tasks.bunch_of_colors:BunchOfColors",
     )
     yield from _family(
         "SeqOfColors",
@@ -256,6 +257,7 @@ def _rows() -> Iterator[TaskSpec]:
         oracle_shape=lambda n: (n,),
         instruction="Remember the colours of the {n} cubes shown one after another, then touch the cubes of these"
         " colours, in any order.",
+        entry_point="mikasa_robo.tasks.seq_of_colors:SeqOfColors",
     )
     yield from _family(
         "ChainOfColors",
@@ -268,8 +270,16 @@ def _rows() -> Iterator[TaskSpec]:
         oracle_shape=lambda n: (n,),
         instruction="Remember the colours of the {n} cubes shown one after another, then touch the cubes of these"
         " colours in the same order.",
+        entry_point="mikasa_robo.tasks.chain_of_colors:ChainOfColors",
     )
 
 
-CATALOG: Mapping[str, TaskSpec] = index_by_id(_rows())
-"""Every task by ID, in the order of the paper's table."""
+_TABLE: dict[str, TaskSpec] = dict(index_by_id(_rows()))
+CATALOG: Mapping[str, TaskSpec] = MappingProxyType(_TABLE)
+"""Every task by ID, in the order of the paper's table, then those that `add_row` brought."""
+
+
+def add_row(row: TaskSpec) -> None:
+    """Adds a task of the user's own. Raises ValueError where its ID is taken by another row."""
+    if _TABLE.setdefault(row.id, row) != row:
+        raise ValueError(f"the ID {row.id!r} is taken by {_TABLE[row.id].entry_point}: choose another")

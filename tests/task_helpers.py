@@ -121,7 +121,7 @@ def compare_runs(
         compare(a, b, rows, rows if other_rows is None else other_rows, f"step {t + 1}")
 
 
-def stagger(env: Env, seed: int) -> None:
+def stagger(env: Env, seed: int, scale: float = 1.0) -> None:
     """Brings the environments to different t, by partial resets: the response, the delay, the cue and the first frame.
 
     Environment i is in group i % 4; afterwards the groups' t is response start + 3, cue + delay // 2, cue // 2 and 0.
@@ -132,7 +132,7 @@ def stagger(env: Env, seed: int) -> None:
         first = row.cue // 2
     wanted = (first + 3, row.cue + row.delay // 2 if row.response else row.cue // 3, min(row.cue // 2, first), 0)
     env.reset(seed=seed)
-    actions = random_actions(env, wanted[0], seed)
+    actions = random_actions(env, wanted[0], seed) * scale
     for done in range(wanted[0] + 1):
         for group, t in enumerate(wanted):
             if group and wanted[0] - t == done:

@@ -144,8 +144,8 @@ def test_the_nine_cubes_differ_plainly_in_the_picture() -> None:
     env.reset(seed=3)
     obs = env.step(still_action(env))[0]
     task = cast(RememberColor, base(env))
-    camera = obs["sensor_data"]["base_camera"]
-    assert camera["rgb"].shape == (2, 128, 128, 3)
+    assert obs["rgb"].shape == (2, 128, 128, 6)
+    camera = {"rgb": obs["rgb"][..., :3], "segmentation": obs["segmentation"][..., :1]}
     for i in range(2):
         rgb, segmentation = camera["rgb"][i].numpy(), camera["segmentation"][i, ..., 0].numpy()
         means = {}
@@ -168,7 +168,7 @@ def test_all_nine_colours_are_seen_in_some_episode() -> None:
     means: dict[str, np.ndarray] = {}
     for seed in range(60):
         obs, info = env.reset(seed=seed)
-        camera = obs["sensor_data"]["base_camera"]
+        camera = {"rgb": obs["rgb"][..., :3], "segmentation": obs["segmentation"][..., :1]}
         for i in range(2):
             target = int(info["oracle_info"][i])
             on_view = [camera["segmentation"][i, ..., 0] == int(cube.per_scene_id[i]) for cube in task.objects]
@@ -185,12 +185,14 @@ def test_all_nine_colours_are_seen_in_some_episode() -> None:
     env.close()
 
 
-def ball_pixels(env: Env, obs: dict[str, dict[str, dict[str, Tensor]]]) -> dict[str, Tensor]:
+CAMERAS = ("base_camera", "hand_camera")
+
+
+def ball_pixels(env: Env, obs: dict[str, Tensor]) -> dict[str, Tensor]:
     """(N,) pixels of the ball in each camera's picture."""
     ball = base(env).objects[0].per_scene_id
     return {
-        name: (camera["segmentation"][..., 0] == ball[:, None, None]).sum(dim=(1, 2))
-        for name, camera in obs["sensor_data"].items()
+        name: (obs["segmentation"][..., k] == ball[:, None, None]).sum(dim=(1, 2)) for k, name in enumerate(CAMERAS)
     }
 
 
@@ -200,7 +202,8 @@ def test_no_camera_sees_the_ball_under_its_mug() -> None:
     env = make("ShellGameTouch-v0", 4, obs_mode="rgb+segmentation")
     task = base(env)
     obs, _ = env.reset(seed=5)
-    assert set(obs["sensor_data"]) == {"base_camera", "hand_camera"}
+    assert obs["segmentation"].shape == (4, 128, 128, 2)
+    assert tuple(task.scene.sensors) == CAMERAS
     assert bool((ball_pixels(env, obs)["base_camera"] > 3).all())
     for _ in range(5):
         obs = env.step(still_action(env))[0]
@@ -220,7 +223,7 @@ def test_no_camera_sees_the_ball_under_its_mug() -> None:
         obs = task.get_obs(task.get_info())
         for name, count in ball_pixels(env, obs).items():
             assert not bool(count.any()), f"{name} sees the ball"
-            segmentation = obs["sensor_data"][name]["segmentation"][..., 0]
+            segmentation = obs["segmentation"][..., CAMERAS.index(name)]
             for mug in task.objects[1:]:
                 mugs_seen[name] += int((segmentation == mug.per_scene_id[:, None, None]).sum())
     assert mugs_seen["base_camera"] > 1000

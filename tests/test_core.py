@@ -64,15 +64,15 @@ def test_phase_boundaries_with_int32_steps_as_maniskill_counts_them() -> None:
 @pytest.mark.parametrize(
     ("lengths", "named"),
     [
-        ((0, 5, 50), "cue=0"),
-        ((-1, 5, 50), "cue=-1"),
-        (("5", 5, 50), "cue='5'"),
-        ((True, 5, 50), "cue=True"),
-        ((5.0, 5, 50), r"cue=5\.0"),
-        ((5, -1, 50), "delay=-1"),
-        ((5, 1.5, 50), r"delay=1\.5"),
-        ((5, 5, 0), "response=0"),
-        ((5, 5, None), "response=None"),
+        ((0, 5, 50), "cue_steps=0"),
+        ((-1, 5, 50), "cue_steps=-1"),
+        (("5", 5, 50), "cue_steps='5'"),
+        ((True, 5, 50), "cue_steps=True"),
+        ((5.0, 5, 50), r"cue_steps=5\.0"),
+        ((5, -1, 50), "delay_steps=-1"),
+        ((5, 1.5, 50), r"delay_steps=1\.5"),
+        ((5, 5, 0), "delay_steps=5 without a response"),
+        ((5, 5, None), "response_steps=None"),
     ],
 )
 def test_bad_lengths_are_named(lengths: tuple[int, int, int], named: str) -> None:
@@ -230,7 +230,10 @@ def test_a_touch_counts_after_two_steps_and_once_per_hold() -> None:
     assert hold([[1], [0], [1], [0]]) == [[]], "a touch of one step"
     assert hold([[1], [1], [0]]) == [[1]]
     assert hold([[1]] * 10) == [[1]], "a long touch counts once"
-    assert hold([[1], [1], [0], [1], [1], [1]]) == [[1, 4]], "let go and touched anew"
+    assert hold([[1], [1], [0], [1], [1], [1]]) == [[1]], "a force that is gone for one step ends no touch"
+    assert hold([[1], [1], [0], [1], [0], [1], [1]]) == [[1]]
+    assert hold([[1], [1], [0], [0], [1], [1], [1]]) == [[1, 5]], "let go and touched anew"
+    assert hold([[1], [1], [0], [0], [1], [0], [1]]) == [[1]], "a new touch has to be held again"
     assert hold([[1, 0], [0, 1], [1, 0], [0, 1]]) == [[], []], "two objects' touches do not add up"
     assert hold([[1, 1], [1, 1]]) == [[1], [1]]
 
@@ -296,7 +299,13 @@ def test_the_ledger_agrees_with_a_plain_one(ordered: bool) -> None:
         for t in range(steps):
             begun, mistake, before = [], False, list(done)
             for j in range(k):
-                since[j] = since[j] + 1 if bool(touching[t, i, j]) and bool(active[t, i]) else 0
+                touched = bool(touching[t, i, j]) and bool(active[t, i])
+                if touched and since[j] == -1:
+                    since[j] = 3
+                elif touched:
+                    since[j] += 1
+                else:
+                    since[j] = -1 if since[j] >= 2 else 0
                 if since[j] == 2:
                     begun.append(j)
             for j in begun:
@@ -475,19 +484,21 @@ def test_state_is_loaded_for_some_environments_only() -> None:
 @pytest.mark.parametrize("n", [3, 5, 9])
 def test_choice_episodes_and_where_things_stand(n: int) -> None:
     u = Uniforms(uniforms(N, 1 + 3 * n))
-    s = sample_choice(u, n, 0.02, 0.02)
+    s = sample_choice(u, n, 1, torch.full((n,), 0.02), 0.0283)
+    assert s.target.shape == (N, 1)
+    true = s.target[:, 0]
     assert u.unused == 0
     assert s.home.shape == (N, n, 3)
     assert s.home.dtype == torch.float32
     assert bool((s.home[..., 2] == torch.tensor(0.02)).all())
     assert not bool(s.held.any() | s.counted.any() | s.mistaken[:, None].any())
-    assert chi_square_p(torch.bincount(s.target, minlength=n)) > 1e-4
+    assert chi_square_p(torch.bincount(true, minlength=n)) > 1e-4
     # the cue says nothing about where the true one stands
-    ranks = torch.argsort(torch.argsort(s.home[..., 1], dim=1), dim=1).gather(1, s.target[:, None])[:, 0]
+    ranks = torch.argsort(torch.argsort(s.home[..., 1], dim=1), dim=1).gather(1, s.target)[:, 0]
     assert chi_square_p(torch.bincount(ranks, minlength=n)) > 1e-4
 
     phase = torch.arange(N) % 3
-    visible, poses = choice_layout(s, phase, 0.02)
+    visible, poses = choice_layout(s, torch.zeros(N, dtype=torch.int64), phase, 5, "together")
     assert visible.shape == (N, n)
     assert poses.shape == (N, n, 7)
     for i in range(N):
@@ -505,23 +516,23 @@ def test_choice_episodes_and_where_things_stand(n: int) -> None:
 
 def test_choice_ledger_of_a_thousand_environments() -> None:
     def fresh() -> ChoiceState:
-        return sample_choice(Uniforms(uniforms(N, 10)), 3, 0.02, 0.02)
+        return sample_choice(Uniforms(uniforms(N, 10)), 3, 1, torch.full((3,), 0.02), 0.0283)
 
     yes = torch.ones(N, dtype=torch.bool)
-    wanted = torch.nn.functional.one_hot(fresh().target, 3).to(torch.bool)
-    wrong = torch.nn.functional.one_hot((fresh().target + 1) % 3, 3).to(torch.bool)
+    wanted = torch.nn.functional.one_hot(fresh().target[:, 0], 3).to(torch.bool)
+    wrong = torch.nn.functional.one_hot((fresh().target[:, 0] + 1) % 3, 3).to(torch.bool)
     for touching, counted, mistaken in ((wanted, True, False), (wrong, False, True), (wanted | wrong, True, True)):
         s = fresh()
-        advance_choice(s, touching, yes)
+        advance_choice(s, touching, yes, ordered=False)
         assert not bool(s.counted.any() | s.mistaken.any()), "one step does not count"
-        advance_choice(s, touching, yes)
+        advance_choice(s, touching, yes, ordered=False)
         assert torch.equal(s.counted, wanted if counted else torch.zeros_like(wanted))
         assert bool((s.mistaken == mistaken).all())
-        advance_choice(s, torch.zeros_like(touching), yes)
+        advance_choice(s, torch.zeros_like(touching), yes, ordered=False)
         assert bool((s.mistaken == mistaken).all()), "a mistake is for good"
     s = fresh()
     for _ in range(5):
-        advance_choice(s, wanted | wrong, ~yes)
+        advance_choice(s, wanted | wrong, ~yes, ordered=False)
     assert not bool(s.counted.any() | s.mistaken.any() | s.held.any()), "touches outside the response never count"
 
 

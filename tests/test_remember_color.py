@@ -68,7 +68,7 @@ def senses(responding: bool = True, joint_speed: float = 0.0) -> Senses:
 
 def fresh() -> ChoiceState:
     values = torch.rand(MANY, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return sample_choice(Uniforms(values), 3, 0.02, 0.02)
+    return sample_choice(Uniforms(values), 3, 1, torch.full((3,), 0.02), 0.02)
 
 
 def touch(index: Tensor, link: int) -> Tensor:
@@ -81,10 +81,10 @@ def touch(index: Tensor, link: int) -> Tensor:
 @pytest.mark.parametrize("link", [0, 1, 2], ids=["hand", "left finger", "right finger"])
 def test_a_held_touch_by_any_part_of_the_hand_succeeds_once_the_robot_is_static(env: Env, link: int) -> None:
     task, s = task_of(env), fresh()
-    task.advance(s, senses(), touch(s.target, link))
+    task.advance(s, senses(), touch(s.target[:, 0], link))
     verdict = task.judge(s, senses())
     assert not bool((verdict["success"] | verdict["touched"] | verdict["fail"]).any()), "one step does not count"
-    task.advance(s, senses(), touch(s.target, link))
+    task.advance(s, senses(), touch(s.target[:, 0], link))
     assert bool(task.judge(s, senses())["success"].all())
     moving = task.judge(s, senses(joint_speed=STATIC_SPEED * 1.01))
     assert not bool(moving["success"].any())
@@ -94,8 +94,8 @@ def test_a_held_touch_by_any_part_of_the_hand_succeeds_once_the_robot_is_static(
 
 def test_a_wrong_touch_fails_and_success_is_impossible_afterwards(env: Env) -> None:
     task, s = task_of(env), fresh()
-    wrong = (s.target + 1) % 3
-    for index in (wrong, wrong, s.target, s.target):
+    wrong = (s.target[:, 0] + 1) % 3
+    for index in (wrong, wrong, s.target[:, 0], s.target[:, 0]):
         task.advance(s, senses(), touch(index, 1))
     verdict = task.judge(s, senses())
     assert bool(verdict["fail"].all())
@@ -107,7 +107,7 @@ def test_a_wrong_touch_fails_and_success_is_impossible_afterwards(env: Env) -> N
 def test_touches_of_one_step_never_count(env: Env) -> None:
     task, s = task_of(env), fresh()
     for k in range(12):
-        index = s.target if k % 4 == 0 else (s.target + 1) % 3 if k % 4 == 2 else None
+        index = s.target[:, 0] if k % 4 == 0 else (s.target[:, 0] + 1) % 3 if k % 4 == 2 else None
         nothing = torch.zeros(MANY, 3, 3, dtype=torch.bool)
         task.advance(s, senses(), nothing if index is None else touch(index, 0))
     verdict = task.judge(s, senses())
@@ -116,10 +116,10 @@ def test_touches_of_one_step_never_count(env: Env) -> None:
 
 def test_touches_before_the_response_never_count(env: Env) -> None:
     task, s = task_of(env), fresh()
-    for index in (s.target, s.target, s.target, (s.target + 1) % 3, (s.target + 1) % 3):
+    for index in (s.target[:, 0], s.target[:, 0], s.target[:, 0], (s.target[:, 0] + 1) % 3, (s.target[:, 0] + 1) % 3):
         task.advance(s, senses(responding=False), touch(index, 1))
     # held across the border: the steps before it do not help
-    task.advance(s, senses(), touch(s.target, 1))
+    task.advance(s, senses(), touch(s.target[:, 0], 1))
     verdict = task.judge(s, senses())
     assert not bool((verdict["success"] | verdict["fail"] | verdict["touched"]).any())
 
@@ -127,13 +127,13 @@ def test_touches_before_the_response_never_count(env: Env) -> None:
 def test_mistakes_are_ignored_where_asked() -> None:
     made = make("RememberColor3-v0", 1, on_mistake="ignore")
     task, s = task_of(made), fresh()
-    wrong = (s.target + 1) % 3
+    wrong = (s.target[:, 0] + 1) % 3
     for index in (wrong, wrong):
         task.advance(s, senses(), touch(index, 1))
     verdict = task.judge(s, senses())
     assert not bool((verdict["fail"] | verdict["success"]).any())
     assert bool(verdict["mistake"].all())
-    for index in (s.target, s.target):
+    for index in (s.target[:, 0], s.target[:, 0]):
         task.advance(s, senses(), touch(index, 1))
     assert bool(task.judge(s, senses())["success"].all())
     made.close()
@@ -142,7 +142,7 @@ def test_mistakes_are_ignored_where_asked() -> None:
 # ---------------------------------------------------------------------- by the robot
 def test_a_finger_on_the_right_cube_succeeds_and_on_a_wrong_one_fails(env: Env) -> None:
     env.reset(seed=3)
-    target = task_of(env).task_state.target
+    target = task_of(env).task_state.target[:, 0]
     right, wrong = list(range(4)), list(range(4, N))
     first = torch.where(torch.arange(N) < 4, target, (target + 1) % 3)
     records = press(env, home(env, first), 20, 10)
@@ -164,7 +164,7 @@ def test_a_finger_on_the_right_cube_succeeds_and_on_a_wrong_one_fails(env: Env) 
 def test_a_finger_may_try_where_mistakes_are_ignored() -> None:
     made = make("RememberColor3-v0", 4, control_mode="pd_ee_delta_pos", on_mistake="ignore")
     made.reset(seed=3)
-    target = task_of(made).task_state.target
+    target = task_of(made).task_state.target[:, 0]
     wrong = (target + 1) % 3
     records = press(made, home(made, wrong), 20, 10)
     assert bool(over_time(records, "info/mistake")[-1].all())
@@ -195,7 +195,7 @@ def test_a_finger_on_the_cue_changes_nothing() -> None:
         assert not bool((record["info/success"] | record["info/fail"] | record["info/touched"]).any())
         # pressed or pushed, the cue stands where it was shown
         row = torch.arange(4)
-        assert torch.allclose(task.stage.read()[row, task.task_state.target, :3], middle, rtol=0, atol=1e-6)
+        assert torch.allclose(task.stage.read()[row, task.task_state.target[:, 0], :3], middle, rtol=0, atol=1e-6)
     assert bool(forced.all()), "the finger never pressed on the cue"
     made.close()
 

@@ -515,32 +515,14 @@ def test_spaces_agree_with_what_is_returned(request: pytest.FixtureRequest, task
             assert len(value) == n, name
 
 
-def test_other_observations_hold_no_oracle(task_id: str) -> None:
-    """What is beside the pictures, in every mode but state, is the pose of the hand and the prompt."""
+def test_maniskill_s_own_modes_hold_no_oracle(task_id: str) -> None:
+    """What is beside the pictures is the pose of the hand and the prompt. Our own modes: test_observations.py."""
     env = make(task_id, 2, obs_mode="none")
     env.reset(seed=0)
     task = base(env)
     extra = task._get_obs_extra(task.get_info())
     assert set(extra) == {"tcp_pose"} | ({"prompt"} if row_of(env).prompt else set())
     assert torch.equal(extra["tcp_pose"], task.agent.tcp.pose.raw_pose)
-    env.close()
-
-
-@pytest.mark.render
-def test_rgb_observations_hold_no_oracle() -> None:
-    env = make(mikasa_robo.TASKS[0], 2, obs_mode="rgb")
-    obs, _ = env.reset(seed=0)
-    for _ in range(2):
-        assert set(obs) == {"agent", "extra", "sensor_param", "sensor_data"}
-        assert set(obs["extra"]) == {"tcp_pose"}
-        assert set(obs["agent"]) <= {"qpos", "qvel", "controller"}
-        assert set(obs["sensor_data"]) == {"base_camera", "hand_camera"}
-        for camera in obs["sensor_data"].values():
-            assert set(camera) == {"rgb"}
-            assert camera["rgb"].shape == (2, 128, 128, 3)
-            assert camera["rgb"].dtype == torch.uint8
-            assert float(camera["rgb"].float().std()) > 5, "the picture is of one colour"
-        obs = env.step(env.action_space.sample())[0]
     env.close()
 
 
@@ -586,6 +568,10 @@ def test_whole_episodes_run_through_all_phases_to_the_end(batch: Env) -> None:
 
 
 # ---------------------------------------------------------------------- 9: saving and restoring
+CALM = 0.4
+"""An arm that presses on something does not go on to the bit: what PhysX remembers of a contact is in no state."""
+
+
 def clone_state(env: Env) -> dict[str, Any]:
     """`get_state_dict`, copied."""
     return {kind: {n: v.clone() for n, v in group.items()} for kind, group in base(env).get_state_dict().items()}
@@ -628,11 +614,11 @@ def test_a_saved_state_can_be_set_as_it_is(batch: Env, single: Env) -> None:
 def test_a_restored_state_goes_on_identically(batch: Env) -> None:
     """Saved with environments in the first frame, the cue, the delay and the response at once."""
     env = base(batch)
-    stagger(batch, seed=81)
+    stagger(batch, seed=81, scale=CALM)
     env.set_state_dict(clone_state(batch))  # contacts that PhysX remembers are no part of a state
     nested, flat, saved = clone_state(batch), env.get_state().clone(), simulation(batch)
     assert flat.shape[0] == N
-    actions = random_actions(batch, 15, seed=82)
+    actions = random_actions(batch, 15, seed=82) * CALM
     went = rollout(batch, actions)
     for reset_between in (False, True):
         for restore in (lambda: env.set_state_dict(nested), lambda: env.set_state(flat)):
@@ -642,10 +628,10 @@ def test_a_restored_state_goes_on_identically(batch: Env) -> None:
 
 
 def test_a_state_goes_into_a_new_environment(task_id: str, batch: Env) -> None:
-    stagger(batch, seed=83)
+    stagger(batch, seed=83, scale=CALM)
     base(batch).set_state_dict(clone_state(batch))
     nested, saved = clone_state(batch), simulation(batch)
-    actions = random_actions(batch, 15, seed=84)
+    actions = random_actions(batch, 15, seed=84) * CALM
     went = rollout(batch, actions)
     new = make(task_id, N)
     new.reset(seed=0)
@@ -658,10 +644,10 @@ def test_a_single_environment_is_restored_too(single: Env) -> None:
     moments = (2, row.cue + row.delay // 2, row.cue + row.delay + 3) if row.response else (2, 20)
     for t in moments:
         single.reset(seed=85)
-        rollout(single, random_actions(single, t, seed=86))
+        rollout(single, random_actions(single, t, seed=86) * CALM)
         env.set_state_dict(clone_state(single))
         nested, flat, saved = clone_state(single), env.get_state().clone(), simulation(single)
-        actions = random_actions(single, 15, seed=87)
+        actions = random_actions(single, 15, seed=87) * CALM
         went = rollout(single, actions)
         single.reset(seed=0)
         for given in (nested, flat):
@@ -671,7 +657,7 @@ def test_a_single_environment_is_restored_too(single: Env) -> None:
 
 def test_some_environments_are_restored_and_others_left_alone(batch: Env) -> None:
     env = base(batch)
-    stagger(batch, seed=88)
+    stagger(batch, seed=88, scale=CALM)
     nested, saved = clone_state(batch), simulation(batch)
     some, others = [2, 5], [0, 1, 3, 4, 6, 7]
     rows = {k: {n: v[some].clone() for n, v in group.items()} for k, group in nested.items()}

@@ -8,9 +8,14 @@ from collections.abc import Sequence
 import sapien
 import sapien.physx as physx
 import sapien.render
+import torch
 from mani_skill.envs.scene import ManiSkillScene
 from mani_skill.utils.building.actor_builder import ActorBuilder
 from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets import palette
+from mikasa_robo.assets.palette import COLORS
 
 MUG_RADIUS = 0.030
 """Outer radius of the mug, m: 6 cm fit between the Panda's fingers (8 cm)."""
@@ -18,6 +23,8 @@ MUG_INNER_RADIUS = 0.025
 """Inner radius, m: a ball of radius 0.02 m has 5 mm of play."""
 MUG_HEIGHT = 0.08
 BALL_RADIUS = 0.02
+DISC_THICKNESS = 0.001
+"""A millimetre: thick enough not to flicker against the table top in a picture."""
 _WALLS = 8
 _MAX_DEPENETRATION_SPEED = 0.5  # m/s: an object that appears where the hand already is gets pushed out, not shot away
 
@@ -48,8 +55,23 @@ def build_cube(scene: ManiSkillScene, name: str, rgba: Sequence[float], half_siz
     return _build(builder, name, parked)
 
 
-def build_ball(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
-    """A ball that comes to rest by itself."""
+def build_colored_cube(scene: ManiSkillScene, color: int) -> Actor:
+    """A cube (half size 0.02 m) in colour number ``color`` of the palette."""
+    name = list(COLORS)[color]
+    return build_cube(scene, f"cube_{name}", palette.rgba(name), 0.02, parked=color)
+
+
+def build_ball(
+    scene: ManiSkillScene,
+    name: str,
+    rgba: Sequence[float],
+    radius: float,
+    parked: int,
+    *,
+    linear_damping: float = 0.5,
+    angular_damping: float = 2.0,
+) -> Actor:
+    """A ball of 300 kg/m³; by default it comes to rest by itself. The dampings are PhysX's, 1/s."""
     builder = scene.create_actor_builder()
     builder.add_sphere_collision(radius=radius, density=300)
     material = _material(scene, rgba)
@@ -57,9 +79,41 @@ def build_ball(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: 
         builder.add_sphere_visual(radius=radius, material=material)
     actor = _build(builder, name, parked)
     for body in actor._bodies:
-        body.set_linear_damping(0.5)
-        body.set_angular_damping(2.0)
+        body.set_linear_damping(linear_damping)
+        body.set_angular_damping(angular_damping)
     return actor
+
+
+def build_disc(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
+    """A flat disc that marks a place: nothing collides with it, and it stays where it is put. Its axis is x."""
+    builder = scene.create_actor_builder()
+    material = _material(scene, rgba)
+    if material is not None:
+        builder.add_cylinder_visual(radius=radius, half_length=DISC_THICKNESS / 2, material=material)
+    builder.initial_pose = sapien.Pose(p=[0, float(parked), 1000.0])
+    return builder.build_kinematic(name=name)
+
+
+def disc_pose(xy: Tensor) -> Tensor:
+    """(…, 2) places on the table to (…, 7) poses of a disc that lies there: its axis, x, points up."""
+    pose = torch.zeros(*xy.shape[:-1], 7, dtype=xy.dtype, device=xy.device)
+    pose[..., :2] = xy
+    pose[..., 2] = DISC_THICKNESS / 2
+    pose[..., 3], pose[..., 5] = math.sqrt(0.5), -math.sqrt(0.5)
+    return pose
+
+
+def build_peg(
+    scene: ManiSkillScene, name: str, rgba: Sequence[float], half_length: float, half_width: float, parked: int
+) -> Actor:
+    """A peg, a box of 300 kg/m³ whose long side is x."""
+    builder = scene.create_actor_builder()
+    half_size = [half_length, half_width, half_width]
+    builder.add_box_collision(half_size=half_size, density=300)
+    material = _material(scene, rgba)
+    if material is not None:
+        builder.add_box_visual(half_size=half_size, material=material)
+    return _build(builder, name, parked)
 
 
 def build_mug(scene: ManiSkillScene, name: str, rgba: Sequence[float], parked: int) -> Actor:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
 COLORS: dict[str, tuple[int, int, int]] = {
     "red": (255, 0, 0),
     "lime": (0, 255, 0),
@@ -21,3 +26,8 @@ def rgba(name: str) -> list[float]:
     if name not in COLORS:
         raise KeyError(f"no colour {name!r}: use one of {', '.join(COLORS)}")
     return [channel / 255 for channel in COLORS[name]] + [1.0]
+
+
+def color_codes(indices: Iterable[int]) -> Tensor:
+    """(K, 9) float32, one-hot: the colour of each of K objects, as ``objects`` observations tell it."""
+    return torch.eye(len(COLORS))[list(indices)]

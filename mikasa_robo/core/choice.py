@@ -3,70 +3,248 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from mani_skill.utils.structs import Actor
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from . import rewards
 from .env import MemoryEnv, Senses
 from .phases import CUE, RESPONSE
-from .sampling import Uniforms, arc_places, index_below, upright
+from .sampling import Uniforms, arc_places, index_below, permutation, upright
 from .touches import HOLD_STEPS, hold_touches, record_touches
 
 CUE_PLACE = (0.0, 0.0)
-"""Where the cue stands: the middle of the table, x and y in m."""
+"""Where a single cue stands: the middle of the table, x and y in m."""
+CUE_SPACING = 0.08
+"""Distance between the middles of neighbours that are shown side by side, along y, m."""
+
+Shown = Literal["together", "in turn"]
 
 
 @dataclass
 class ChoiceState:
-    """One row per environment."""
+    """One row per environment; m of K candidates are true ones."""
 
-    target: Tensor  # (N,) int64, index of the true candidate
+    target: Tensor  # (N, m) int64, indices of the true candidates, in the order shown
     home: Tensor  # (N, K, 3) m, where each candidate stands in the response phase
-    held: Tensor  # (N, K) int64, control steps of unbroken touch
+    held: Tensor  # (N, K) int64, control steps of unbroken touch, negative just after it (see `hold_touches`)
     counted: Tensor  # (N, K) bool, true candidates touched
     mistaken: Tensor  # (N,) bool, a mistake was made
 
+    @property
+    def wanted(self) -> Tensor:
+        """(N, K) bool, the true candidates."""
+        return one_hot(self.target, self.home.shape[1]).sum(dim=1).to(torch.bool)
 
-def sample_choice(u: Uniforms, n: int, height: float, half_width: float) -> ChoiceState:
-    """One true candidate of ``n`` and places for all; takes 1 + 3n uniforms."""
-    target = index_below(u.take(1)[:, 0], n)
-    places = arc_places(u.take(3 * n), n, half_width)
-    home = torch.cat([places, torch.full_like(places[..., :1], height)], dim=-1).to(torch.float32)
+    @property
+    def rank(self) -> Tensor:
+        """(N, K) int64, place of each true candidate in the order shown, from 0; 0 for the others."""
+        places = torch.arange(self.target.shape[1], device=self.target.device).expand_as(self.target)
+        return torch.zeros_like(self.held).scatter(1, self.target, places)
+
+    @property
+    def complete(self) -> Tensor:
+        """(N,) bool, all true candidates were touched."""
+        return self.counted.sum(dim=1) == self.target.shape[1]
+
+
+def sample_choice(u: Uniforms, offered: int, wanted: int, heights: Tensor, radius: float) -> ChoiceState:
+    """``wanted`` true candidates of ``offered``, all different, and places for all.
+
+    Takes `draws_of_choice` uniforms.
+
+    Args:
+        u: the uniforms of b episodes.
+        offered: number of candidates, K.
+        wanted: number of true ones, m.
+        heights: (K,) z at which each stands on the table, m.
+        radius: of the circle in which each candidate fits, m.
+    """
+    target = index_below(u.take(1), offered) if wanted == 1 else permutation(u.take(offered))[:, :wanted].contiguous()
+    places = arc_places(u.take(3 * offered), offered, radius)
+    home = torch.cat([places, heights.to(places).expand(u.count, -1)[..., None]], dim=-1).to(torch.float32)
     b, device = u.count, home.device
     return ChoiceState(
         target=target,
         home=home,
-        held=torch.zeros(b, n, dtype=torch.int64, device=device),
-        counted=torch.zeros(b, n, dtype=torch.bool, device=device),
+        held=torch.zeros(b, offered, dtype=torch.int64, device=device),
+        counted=torch.zeros(b, offered, dtype=torch.bool, device=device),
         mistaken=torch.zeros(b, dtype=torch.bool, device=device),
     )
 
 
-def choice_layout(s: ChoiceState, phase: Tensor, height: float) -> tuple[Tensor, Tensor]:
-    """The true candidate in the middle during the cue, nothing in the delay, then all at home.
+def draws_of_choice(offered: int, wanted: int) -> int:
+    """How many uniforms `sample_choice` takes."""
+    return (1 if wanted == 1 else offered) + 3 * offered
+
+
+def choice_layout(s: ChoiceState, elapsed: Tensor, phase: Tensor, each: int, shown: Shown) -> tuple[Tensor, Tensor]:
+    """The cue, then nothing, then all candidates at home.
+
+    Args:
+        s: the episodes.
+        elapsed, phase: (N,) t and the phase at t.
+        each: control steps that each cue is on view.
+        shown: "together": all true candidates side by side, the first at the left (+y); "in turn": each alone in the
+            middle, one after another.
 
     Returns:
         (N, K) bool on view, (N, K, 7) poses.
     """
-    is_target = torch.nn.functional.one_hot(s.target, s.home.shape[1]).to(torch.bool)
-    cue, response = (phase == CUE)[:, None], (phase == RESPONSE)[:, None]
-    middle = s.home.new_tensor([*CUE_PLACE, height]).expand_as(s.home)
-    return (cue & is_target) | response, upright(torch.where(response[..., None], s.home, middle))
+    m = s.target.shape[1]
+    response = (phase == RESPONSE)[:, None]
+    cue_place = s.home.clone()
+    cue_place[..., 0], cue_place[..., 1] = CUE_PLACE
+    if shown == "together":
+        now = s.wanted
+        cue_place[..., 1] += CUE_SPACING * ((m - 1) / 2 - s.rank)
+    else:
+        turn = torch.div(elapsed, each, rounding_mode="floor").clamp(max=m - 1)
+        now = one_hot(s.target.gather(1, turn[:, None].to(torch.int64))[:, 0], s.home.shape[1]).to(torch.bool)
+    visible = ((phase == CUE)[:, None] & now) | response
+    return visible, upright(torch.where(response[..., None], s.home, cue_place))
 
 
-def advance_choice(s: ChoiceState, touching: Tensor, responding: Tensor) -> None:
+def advance_choice(s: ChoiceState, touching: Tensor, responding: Tensor, ordered: bool) -> None:
     """Enters the touches (N, K) of a step in the ledger."""
-    wanted = torch.nn.functional.one_hot(s.target, s.home.shape[1]).to(torch.bool)
     s.held, new = hold_touches(s.held, touching, responding)
-    s.counted, mistake = record_touches(new, s.counted, wanted)
+    s.counted, mistake = record_touches(new, s.counted, s.wanted, s.rank if ordered else None)
     s.mistaken = s.mistaken | mistake
 
 
+def next_target(s: ChoiceState, distance: Tensor, ordered: bool) -> Tensor:
+    """(N,) int64: the candidate to touch next.
+
+    The first in order that is missing; where the order is free, the nearest by ``distance`` (N, K) that is missing. Once
+    all were touched, the last in order or the nearest of the true ones.
+    """
+    if ordered:
+        done = s.counted.sum(dim=1, keepdim=True).clamp(max=s.target.shape[1] - 1)
+        return s.target.gather(1, done)[:, 0]
+    missing = torch.where(s.complete[:, None], s.wanted, s.wanted & ~s.counted)
+    return torch.where(missing, distance, torch.inf).argmin(dim=1)
+
+
 class ChoiceTask(MemoryEnv[ChoiceState]):
+    """See ``wanted`` objects, then touch the same ones among ``offered``.
+
+    A family derives from `RememberTask` or `RecallTask` and says what a candidate is (`build_candidate`).
+
+    Args:
+        offered: number of candidates in the response phase, K.
+        wanted: number of true ones, m.
+        cue_steps: control steps that each cue is on view.
+        delay_steps, response_steps: lengths of the other phases.
+        **kwargs: see `MemoryEnv`.
+    """
+
+    shown: ClassVar[Shown] = "together"
+    """How the true candidates are shown during the cue."""
+    ordered: ClassVar[bool] = False
+    """Whether they have to be touched in the order shown."""
+    radius: ClassVar[float] = 0.02 * 2**0.5
+    """Of the circle in which each candidate fits, seen from above, m."""
+
+    def __init__(
+        self,
+        *args: Any,
+        offered: int,
+        wanted: int,
+        cue_steps: int,
+        delay_steps: int,
+        response_steps: int,
+        **kwargs: Any,
+    ) -> None:
+        self.offered, self.wanted, self.each = offered, wanted, cue_steps
+        self.draws = draws_of_choice(offered, wanted)  # type: ignore[misc]
+        self.reward_scales = {"reach": 1.0, "touch": 1.0, "still": 0.5}  # type: ignore[misc]
+        if wanted > 1:
+            # a touch must pay more than what nearness and touch pay less, once the next target is far
+            self.reward_scales["progress"] = 2.0 * wanted
+        if self.shown == "in turn" and isinstance(cue_steps, int):
+            cue_steps *= wanted
+        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+
+    @abstractmethod
+    def build_candidate(self, index: int) -> Actor:
+        """Builds candidate ``index``, a dynamic actor that stands on the table without rotation."""
+
+    def heights(self) -> Sequence[float]:
+        """z at which each of the K candidates stands on the table, m."""
+        return [0.02] * self.offered
+
+    def build(self) -> list[Actor]:
+        return [self.build_candidate(index) for index in range(self.offered)]
+
+    def sample(self, u: Uniforms) -> ChoiceState:
+        return sample_choice(u, self.offered, self.wanted, torch.tensor(self.heights()), self.radius)
+
+    def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        return choice_layout(s, elapsed, self.timeline.phase(elapsed), self.each, self.shown)
+
+    def advance(self, s: ChoiceState, senses: Senses, touching: Tensor) -> None:
+        advance_choice(s, touching.any(dim=1), senses.responding, self.ordered)
+
+    def judge(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
+        fail = s.mistaken & (self.on_mistake == "fail")
+        return {
+            "success": s.complete & senses.static & ~fail,
+            "fail": fail,
+            "touched": s.complete,
+            "touches": s.counted.sum(dim=1),
+            "mistake": s.mistaken.clone(),
+            "static": senses.static,
+        }
+
+    def _to_next(self, s: ChoiceState, senses: Senses) -> tuple[Tensor, Tensor]:
+        """The next target (N,) and the way from the TCP to it (N, 3), m."""
+        way = senses.objects[..., :3] - senses.tcp[:, None, :3]
+        target = next_target(s, torch.linalg.norm(way, dim=-1), self.ordered)
+        return target, way.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0]
+
+    def reward_terms(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
+        target, way = self._to_next(s, senses)
+        distance = torch.linalg.norm(way, dim=-1)
+        held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
+        one = torch.ones_like(distance)
+        terms = {
+            "reach": torch.where(s.complete, one, rewards.closeness(distance)),
+            "touch": torch.where(s.complete, one, held.to(distance.dtype)),
+            "still": rewards.still(senses.joint_speed),
+        }
+        if self.wanted > 1:
+            terms["progress"] = s.counted.sum(dim=1) / self.wanted
+        return terms
+
+    def oracle(self, s: ChoiceState) -> Tensor:
+        return s.target.clone()
+
+    def state_features(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
+        target, way = self._to_next(s, senses)
+        features = {
+            "target": s.wanted,
+            "tcp_to_target": way * senses.responding[:, None],
+            "held": s.held / HOLD_STEPS,
+            "counted": s.counted,
+        }
+        if self.wanted > 1:
+            features["next"] = one_hot(target, self.offered) * senses.responding[:, None]
+            features["touches"] = s.counted.sum(dim=1) / self.wanted
+        return features
+
+
+def _count(name: str, value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name}={value!r}: use a whole number from {least} to {most}")
+    return value
+
+
+class RememberTask(ChoiceTask):
     """See one object, then touch the same one among ``n``.
 
     Cue: the true object in the middle of the table. Delay: an empty table. Response: all ``n`` objects in a jittered arc
@@ -76,17 +254,10 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     Oracle: (N, 1) int64, index of the true object.
 
     Args:
-        n: number of candidates.
+        n: number of candidates, 2 to 9.
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps.
         **kwargs: see `MemoryEnv`.
     """
-
-    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "touch": 1.0, "still": 0.5}
-    height: ClassVar[float] = 0.02
-    """z of an object that stands on the table, m."""
-    half_width: ClassVar[float] = 0.02
-    """Half an object's width, m."""
-    largest_n: ClassVar[int] = 9
 
     def __init__(
         self,
@@ -97,61 +268,54 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         response_steps: int = 50,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or not 2 <= n <= self.largest_n:
-            raise ValueError(f"n={n!r} candidates: use a whole number from 2 to {self.largest_n}")
-        self.n = n
-        self.draws = 1 + 3 * n  # type: ignore[misc]
-        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+        self.n = _count("n", n, 2, 9)
+        super().__init__(
+            *args,
+            offered=n,
+            wanted=1,
+            cue_steps=cue_steps,
+            delay_steps=delay_steps,
+            response_steps=response_steps,
+            **kwargs,
+        )
 
-    @abstractmethod
-    def build_candidate(self, index: int) -> Actor:
-        """Builds candidate ``index``, a dynamic actor."""
 
-    def build(self) -> list[Actor]:
-        return [self.build_candidate(index) for index in range(self.n)]
+class RecallTask(ChoiceTask):
+    """See ``n`` objects, then touch the same ones among nine.
 
-    def sample(self, u: Uniforms) -> ChoiceState:
-        return sample_choice(u, self.n, self.height, self.half_width)
+    Cue: the true objects, all at once side by side or one after another in the middle of the table. Delay: an empty
+    table. Response: all nine in a jittered arc in reach, at places that are drawn anew in every episode.
+    Success: all true objects were touched, each for 0.1 s (2 control steps in a row), and the robot is static. Failure: a
+    touch, so held, on a wrong object, on one that counts already (while others are missing) or, where the order
+    matters, out of order.
+    Oracle: (N, n) int64, indices of the true objects in the order shown (from the left where they are shown at once).
 
-    def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
-        return choice_layout(s, self.timeline.phase(elapsed), self.height)
+    Args:
+        n: number of true objects, 2 to 9.
+        cue_steps: control steps that the cue is on view; where they are shown one after another, each of them.
+        delay_steps: control steps of the empty table.
+        response_steps: control steps to act in; None: what is left of 120 with the paper's cue and delay.
+        **kwargs: see `MemoryEnv`.
+    """
 
-    def advance(self, s: ChoiceState, senses: Senses, touching: Tensor) -> None:
-        advance_choice(s, touching.any(dim=1), senses.responding)
-
-    def judge(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
-        touched = s.counted.any(dim=1)
-        fail = s.mistaken & (self.on_mistake == "fail")
-        return {
-            "success": touched & senses.static & ~fail,
-            "fail": fail,
-            "touched": touched,
-            "mistake": s.mistaken.clone(),
-            "static": senses.static,
-        }
-
-    def _to_target(self, s: ChoiceState, senses: Senses) -> Tensor:
-        position = senses.objects[..., :3].gather(1, s.target[:, None, None].expand(-1, 1, 3))[:, 0]
-        return position - senses.tcp[:, :3]
-
-    def reward_terms(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
-        touched = s.counted.any(dim=1)
-        distance = torch.linalg.norm(self._to_target(s, senses), dim=-1)
-        held = s.held.gather(1, s.target[:, None])[:, 0] / HOLD_STEPS
-        one = torch.ones_like(distance)
-        return {
-            "reach": torch.where(touched, one, rewards.closeness(distance)),
-            "touch": torch.where(touched, one, held.to(distance.dtype)),
-            "still": rewards.still(senses.joint_speed),
-        }
-
-    def oracle(self, s: ChoiceState) -> Tensor:
-        return s.target[:, None].clone()
-
-    def state_features(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
-        return {
-            "target": torch.nn.functional.one_hot(s.target, self.n),
-            "tcp_to_target": self._to_target(s, senses) * senses.responding[:, None],
-            "held": s.held / HOLD_STEPS,
-            "counted": s.counted,
-        }
+    def __init__(
+        self,
+        *args: Any,
+        n: int = 3,
+        cue_steps: int = 5,
+        delay_steps: int = 5,
+        response_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.n = _count("n", n, 2, 9)
+        if response_steps is None:
+            response_steps = 120 - 5 * (n if self.shown == "in turn" else 1) - 5
+        super().__init__(
+            *args,
+            offered=9,
+            wanted=n,
+            cue_steps=cue_steps,
+            delay_steps=delay_steps,
+            response_steps=response_steps,
+            **kwargs,
+        )

@@ -11,7 +11,7 @@ import numpy as np
 import sapien
 import torch
 from mani_skill.sensors.camera import CameraConfig
-from mani_skill.utils import sapien_utils
+from mani_skill.utils import common, sapien_utils
 from mani_skill.utils.scene_builder.table import TableSceneBuilder
 from mani_skill.utils.structs import Actor, Pose
 from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
@@ -21,6 +21,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.sim.env import BatchedSimMixin
 
 from . import rewards, state
+from .observations import object_view, parse_modes
 from .phases import PHASES, Timeline
 from .sampling import ROBOT_BASE_X, Uniforms, normal
 from .touch_sensor import FORCE_THRESHOLD, TouchSensor
@@ -59,9 +60,15 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     and where (`layout`), what a step means (`advance`), who has succeeded or failed (`judge`), what is rewarded
     (`reward_terms`) and what a memory would hold (`oracle`).
 
-    Observation (``obs_mode="state"``): float32 (N, D): joint positions and speeds, TCP pose, phase (one-hot), t / T, for
-    each object a visible flag and, where visible, its pose, then the task's own (with the oracle: this mode is for
-    learning without memory). Other modes are ManiSkill's and hold the pose of the TCP beside the robot's own state.
+    Observation: ``obs_mode`` is any of these joined with "+". "state" alone gives a tensor, all others a flat dict:
+    ``state`` float32 (N, D): joint positions and speeds, TCP pose, prompt, phase (one-hot), t / T, for each object a
+    visible flag and, where visible, its pose, then the task's own (with the oracle: for learning without memory);
+    ``objects`` float32 (N, K (8 + C)): what a perfect perception system would report at this instant, for each object a
+    visible flag, its pose and its code (`codes`), zeros where it is not to be seen; brings ``joints`` along;
+    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose;
+    ``oracle`` and ``prompt`` float32 (N, d); a task's prompt is in every mode;
+    ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16 (N, 128, 128, 2) in mm, ``segmentation`` int16 (N, 128, 128, 2): the
+    base camera's channels, then the hand camera's.
     Action: float32 (N, A) in [-1, 1] of the chosen controller, 8-D for ``pd_joint_delta_pos``.
     Reward: (N,) float32, ``normalized_dense`` in [0, 1] by default. ``info["reward_terms"]``: every weighted term.
     Termination: success or failure; truncation at ``horizon`` by `mikasa_robo.utils.wrappers.time_limit`.
@@ -69,6 +76,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     Args:
         cue_steps, delay_steps, response_steps: lengths of the phases in control steps (20 Hz).
         on_mistake: "fail" ends an episode at a mistake; "ignore" lets it go on as if nothing had happened.
+        arm: "free" is the paper's way; "held" keeps the robot where it started until the response phase, whatever the
+            action, so that a policy cannot store the cue in its own posture.
         robot_init_qpos_noise: standard deviation of the arm joints' start, rad.
         **kwargs: `BatchedSimMixin`'s and ManiSkill's, with their defaults (``num_envs``, ``obs_mode``, …).
     """
@@ -86,9 +95,11 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         delay_steps: int,
         response_steps: int,
         on_mistake: Literal["fail", "ignore"] = "fail",
+        arm: Literal["free", "held"] = "free",
         robot_init_qpos_noise: float = 0.02,
         robot_uids: str = "panda_wristcam",
         reward_mode: str = "normalized_dense",
+        obs_mode: str | None = "state",
         **kwargs: Any,
     ) -> None:
         self.timeline = Timeline(cue_steps, delay_steps, response_steps)
@@ -96,16 +107,25 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
             raise ValueError(f"on_mistake={on_mistake!r} is not known: use 'fail' or 'ignore'")
         if not robot_init_qpos_noise >= 0:
             raise ValueError(f"robot_init_qpos_noise={robot_init_qpos_noise!r} must be at least 0 rad")
+        if arm not in ("free", "held"):
+            raise ValueError(f"arm={arm!r} is not known: use 'free' or 'held'")
+        if arm == "held" and not self.timeline.response_start:
+            raise ValueError("arm='held' would hold the arm for ever: this task is acted in while its cue is on view")
         self.on_mistake = on_mistake
+        self.arm = arm
+        self._modes = parse_modes(obs_mode)
         self.robot_init_qpos_noise = robot_init_qpos_noise
         self._generators: list[np.random.Generator] = []
         self._task_state: TaskState | None = None
-        super().__init__(*args, robot_uids=robot_uids, reward_mode=reward_mode, **kwargs)
+        self._held: Tensor | None = None
+        super().__init__(
+            *args, robot_uids=robot_uids, reward_mode=reward_mode, obs_mode=self._modes.maniskill, **kwargs
+        )
 
     # ------------------------------------------------------------------ what a task gives
     @abstractmethod
     def build(self) -> list[Actor]:
-        """Builds the objects that are shown and hidden, once. Returns K dynamic actors."""
+        """Builds the objects that are shown and hidden, once. Returns K dynamic or kinematic actors."""
 
     @abstractmethod
     def sample(self, u: Uniforms) -> TaskState:
@@ -134,6 +154,22 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     def prompt(self, s: TaskState) -> Tensor | None:
         """(N, d) float32 that the agent is told at every step; None where the task has no prompt."""
         return None
+
+    def velocities(self, s: TaskState) -> Tensor | None:
+        """(b, K, 6) linear (m/s) and angular velocity (rad/s) with which objects start; None: at rest."""
+        return None
+
+    def codes(self) -> Tensor:
+        """(K, C) float32: what each object is, as ``objects`` observations tell it; by default its number, one-hot."""
+        return torch.eye(len(self.objects), device=self.device)
+
+    def perceive(self, s: TaskState, senses: Senses) -> tuple[Tensor, Tensor]:
+        """Which objects a perfect perception system would see now, (N, K) bool, and at which poses, (N, K, 7).
+
+        By default all that are on view, where they are. A task whose objects can cover one another or look alike from
+        several sides says so here.
+        """
+        return self.layout(s, senses.elapsed)[0], senses.objects[..., :7]
 
     @abstractmethod
     def state_features(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
@@ -187,6 +223,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.table_scene.build()
         self.objects = self.build()
         self.stage = Stage(self.scene, self.objects)
+        self._codes = self.codes().to(device=self.device, dtype=torch.float32)
         self._touch_sensor: TouchSensor | None = None
 
     # ------------------------------------------------------------------ randomness and reset
@@ -254,22 +291,60 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.agent.reset(qpos.to(torch.float32))
         self.agent.robot.set_pose(Pose.create_from_pq(p=[ROBOT_BASE_X, 0, 0], device=self.device))
         visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
-        self.stage.set_up(visible, home)
+        self.stage.set_up(visible, home, self.velocities(rows))
 
     # ------------------------------------------------------------------ stepping
     def _step_action(self, action: Any) -> Any:
-        action = super()._step_action(action)
+        held = self.arm == "held" and self.scene is not None
+        action = self._step_held(action) if held else super()._step_action(action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1
         if self._touch_sensor is None:
             links = [self.agent.robot.links_map[name] for name in TOUCH_LINKS]
             self._touch_sensor = TouchSensor(self.scene, links, self.touchable(self.objects))
-        self.advance(self.task_state, self._sense(elapsed), self._touch_sensor.read() > FORCE_THRESHOLD)
+        senses = self._sense(elapsed)
+        self.advance(self.task_state, senses, self._touch_sensor.read() > FORCE_THRESHOLD)
         visible, home = self.layout(self.task_state, elapsed)
-        # nothing can be moved before the response phase; at its first step everything stands where the layout says
+        # nothing can be moved before the response phase; at its first step everything stands where the layout says, and
+        # so does what comes on view later
         settled = (elapsed <= self.timeline.response_start)[:, None]
-        self.stage.arrange(~visible | settled, visible, home)
+        self.stage.arrange(~visible | settled | self.stage.parked(senses.objects), visible, home)
         return action
+
+    def _step_held(self, action: Any) -> Any:
+        """A control step in which robots whose response phase has not begun stay where they are, whatever they do."""
+        held = ~self.timeline.responding(self._elapsed_steps)
+        if not held.any():
+            return super()._step_action(action)
+        before = [(holder, name, tensor.clone()) for holder, name, tensor in self._controller_tensors()]
+        self._held, self._held_qpos = held, self.agent.robot.get_qpos().clone()
+        try:
+            action = super()._step_action(action)
+        finally:
+            self._held = None
+        for holder, name, old in before:
+            now = getattr(holder, name)
+            now = now.raw_pose if hasattr(now, "raw_pose") else now
+            now[held] = old[held]
+        return action
+
+    def _before_simulation_step(self) -> None:
+        # in every substep: some controllers move their targets within a control step
+        if self._held is not None:
+            self._hold_robots(self._held)
+        super()._before_simulation_step()
+
+    def _hold_robots(self, held: Tensor) -> None:
+        robot, px = self.agent.robot, self.scene.px
+        if not self.gpu_sim_enabled:
+            robot.set_joint_drive_targets(self._held_qpos, robot.active_joints)
+            robot.set_joint_drive_velocity_targets(torch.zeros_like(self._held_qpos), robot.active_joints)
+            return
+        rows, dof = robot._data_index[held], self._held_qpos.shape[1]
+        px.cuda_articulation_target_qpos.torch()[rows, :dof] = self._held_qpos[held]
+        px.cuda_articulation_target_qvel.torch()[rows, :dof] = 0.0
+        px.gpu_apply_articulation_target_position()
+        px.gpu_apply_articulation_target_velocity()
 
     def _sense(self, elapsed: Tensor) -> Senses:
         qpos, qvel = self.agent.robot.get_qpos(), self.agent.robot.get_qvel()
@@ -309,13 +384,46 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         """The dense reward divided by its maximum, (N,) in [0, 1]; 1 exactly at success."""
         return self.compute_dense_reward(obs, action, info) / rewards.maximum(self.reward_scales)
 
+    def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
+        """The observation of the present moment, in the modes that the environment was made with; writes nothing."""
+        if not self._modes.flat_dict:
+            return super().get_obs(info, unflattened)
+        info = self.get_info() if info is None else info
+        parts, senses = self._modes.parts, self._sense(self._elapsed_steps)
+        obs: dict[str, Tensor] = {}
+        if "state" in parts:
+            nested = {"agent": self._get_obs_agent(), "extra": self._state_extra(info, senses)}
+            obs["state"] = common.flatten_state_dict(nested, use_torch=True, device=self.device)
+        if "objects" in parts:
+            visible, poses = self.perceive(self.task_state, senses)
+            obs["objects"] = object_view(visible, poses, self._codes)
+        if "joints" in parts:
+            robot = self.agent.robot
+            obs["joints"] = torch.cat([robot.get_qpos(), robot.get_qvel(), senses.tcp], dim=1)
+        if "oracle" in parts:
+            obs["oracle"] = info["oracle_info"].to(torch.float32)
+        if "prompt" in info:
+            obs["prompt"] = info["prompt"]
+        if self._modes.pictures:
+            cameras = self._get_obs_sensor_data().values()
+            obs |= {name: torch.cat([textures[name] for textures in cameras], dim=-1) for name in self._modes.pictures}
+        if not obs:
+            raise ValueError("obs_mode='prompt': this task has no prompt, so there would be nothing to observe")
+        return obs
+
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
         senses = self._sense(self._elapsed_steps)
+        if self.obs_mode_struct.use_state:
+            return self._state_extra(info, senses)
         extra = {"tcp_pose": senses.tcp}
         if "prompt" in info:
             extra["prompt"] = info["prompt"]
-        if not self.obs_mode_struct.use_state:
-            return extra
+        return extra
+
+    def _state_extra(self, info: dict[str, Any], senses: Senses) -> dict[str, Tensor]:
+        extra = {"tcp_pose": senses.tcp}
+        if "prompt" in info:
+            extra["prompt"] = info["prompt"]
         visible, _ = self.layout(self.task_state, self._elapsed_steps)
         extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
         extra["time"] = (self._elapsed_steps / self.horizon).to(torch.float32)[:, None]

@@ -16,7 +16,8 @@ class Timeline:
     """Lengths of the phases in control steps; the observation that ``reset`` returns has t = 0.
 
     An episode is in its cue for t < cue, in its delay for cue <= t < cue + delay, then in its response until
-    t = horizon. Raises ValueError where a length is no whole number or too small.
+    t = horizon. A response of 0 stands for a task whose information is on view to the end and which is acted in from the
+    first step. Raises ValueError where a length is no whole number or too small.
     """
 
     cue: int
@@ -24,15 +25,17 @@ class Timeline:
     response: int
 
     def __post_init__(self) -> None:
-        for name, least in (("cue", 1), ("delay", 0), ("response", 1)):
+        for name, least in (("cue", 1), ("delay", 0), ("response", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name}={value!r} must be a whole number of control steps, at least {least}")
+                raise ValueError(f"{name}_steps={value!r} must be a whole number of control steps, at least {least}")
+        if not self.response and self.delay:
+            raise ValueError(f"delay_steps={self.delay} without a response: use 0, or response_steps of at least 1")
 
     @property
     def response_start(self) -> int:
-        """The first t of the response phase."""
-        return self.cue + self.delay
+        """The first t at which acting counts."""
+        return self.cue + self.delay if self.response else 0
 
     @property
     def horizon(self) -> int:
@@ -48,7 +51,7 @@ class Timeline:
         Returns:
             (N,) int64: `CUE`, `DELAY` or `RESPONSE`.
         """
-        return (elapsed >= self.cue).to(torch.int64) + (elapsed >= self.response_start).to(torch.int64)
+        return (elapsed >= self.cue).to(torch.int64) + (elapsed >= self.cue + self.delay).to(torch.int64)
 
     def responding(self, elapsed: Tensor) -> Tensor:
         """(N,) bool: whether acting counts."""

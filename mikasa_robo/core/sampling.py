@@ -76,16 +76,16 @@ def arc_spacing(n: int) -> float:
     return min(0.11, 0.70 / max(per_row - 1, 1))
 
 
-def arc_places(u: Tensor, n: int, half_width: float = 0.02) -> Tensor:
+def arc_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
     """Places for ``n`` objects in a jittered arc within the robot's reach, in random order.
 
-    The arc has its centre in the robot's base, a radius of 0.62 ± 0.02 m and, beyond 9 objects, a second row 0.12 m
+    The arc has its centre in the robot's base, a radius of 0.62 ± 0.02 m and, beyond 9 objects, a second row 0.13 m
     nearer. Whatever the jitter, two objects in a row leave a gap of at least a finger's width (0.022 m) between them.
 
     Args:
         u: (b, 3n) uniforms.
         n: number of objects, 1…18.
-        half_width: half the width of an object, m.
+        object_radius: of the circle in which an object fits, seen from above, m.
 
     Returns:
         (b, n, 2) x and y, m; object k stands at [:, k].
@@ -98,10 +98,9 @@ def arc_places(u: Tensor, n: int, half_width: float = 0.02) -> Tensor:
     slot = torch.arange(n, dtype=torch.float64, device=u.device)
     row, column = torch.div(slot, per_row, rounding_mode="floor"), slot % per_row
     in_row = torch.where(row == rows - 1, float(n - (rows - 1) * per_row), float(per_row))
-    radius, wobble = 0.62 - 0.12 * row, 0.02
+    radius, wobble = 0.62 - 0.13 * row, 0.02
     spacing = arc_spacing(n)
-    # the diagonal of an object counts: its sides need not face its neighbour
-    slack = max(0.0, (spacing - 2 * half_width * 2**0.5 - FINGER_WIDTH) / 2)
+    slack = max(0.0, (spacing - 2 * object_radius - FINGER_WIDTH) / 2)
     along = (column - (in_row - 1) / 2) * spacing + between(u_angle, -slack, slack)
     angle = along / (radius - wobble)  # on the smallest radius: farther out the gaps are wider
     distance = radius + between(u_radius, -wobble, wobble)

@@ -12,8 +12,11 @@ HOLD_STEPS = 2
 def hold_touches(held: Tensor, touching: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
     """How long each object has been touched without a break, and which touches begin to count now.
 
+    A touch that counted is over once the object has been let go for 2 control steps in a row: a hand that leaves an
+    object slides along it, and a force that is gone for a single step does not make one touch into two.
+
     Args:
-        held: (N, K) int64, control steps held so far.
+        held: (N, K) int64, control steps held so far; -1 in the first step without contact after a touch that counted.
         touching: (N, K) bool, contact in this step.
         active: (N,) bool, whether touches count in this step (the response phase); elsewhere they never do.
 
@@ -23,7 +26,9 @@ def hold_touches(held: Tensor, touching: Tensor, active: Tensor) -> tuple[Tensor
     """
     touching = touching & active[:, None]
     before = held
-    held = torch.where(touching, (held + 1).clamp(max=HOLD_STEPS), torch.zeros_like(held))
+    more = torch.where(before < 0, torch.full_like(held, HOLD_STEPS), (before + 1).clamp(max=HOLD_STEPS))
+    less = torch.where(before == HOLD_STEPS, torch.full_like(held, -1), torch.zeros_like(held))
+    held = torch.where(touching, more, less)
     return held, (held == HOLD_STEPS) & (before == HOLD_STEPS - 1)
 
 

@@ -33,15 +33,17 @@ class Stage:
 
     Args:
         scene: the scene they stand in.
-        actors: K dynamic actors, each in every environment.
+        actors: K dynamic or kinematic actors, each in every environment.
     """
 
     def __init__(self, scene: ManiSkillScene, actors: Sequence[Actor]) -> None:
         self._scene, self._actors = scene, list(actors)
         self._parking = parking_poses(len(actors)).to(scene.device)
         for actor in actors:
-            if actor.px_body_type != "dynamic":
-                raise ValueError(f"{actor.name} is {actor.px_body_type}: only dynamic actors can be hidden and shown")
+            if actor.px_body_type not in ("dynamic", "kinematic"):
+                raise ValueError(
+                    f"{actor.name} is {actor.px_body_type}: only actors that can move are hidden and shown"
+                )
         self._rows: Tensor | None = None
 
     @property
@@ -63,18 +65,27 @@ class Stage:
         """(N, K, 7) where objects belong: ``home`` (N, K, 7) where ``visible`` (N, K), else their parking place."""
         return torch.where(visible[..., None], home, self._parking.expand_as(home))
 
-    def set_up(self, visible: Tensor, home: Tensor) -> None:
+    @staticmethod
+    def parked(objects: Tensor) -> Tensor:
+        """(N, K) bool: the objects that are hidden, of those that `read` gave."""
+        return objects[..., 2] > PARKING_HEIGHT / 2
+
+    def set_up(self, visible: Tensor, home: Tensor, velocity: Tensor | None = None) -> None:
         """Puts the objects of the environments being reset where they belong; BaseEnv.reset applies it.
 
         Args:
             visible: (b, K) bool for the b environments that ManiSkill's reset mask names.
             home: (b, K, 7).
+            velocity: (b, K, 6) linear (m/s) and angular (rad/s), with which dynamic objects start; None: at rest.
         """
         from mani_skill.utils.structs import Pose
 
         poses = self.poses(visible, home)
         for k, actor in enumerate(self._actors):
             actor.set_pose(Pose.create(poses[:, k]))
+            if velocity is not None and actor.px_body_type == "dynamic":
+                actor.set_linear_velocity(velocity[:, k, :3])
+                actor.set_angular_velocity(velocity[:, k, 3:])
 
     def arrange(self, put: Tensor, visible: Tensor, home: Tensor) -> None:
         """Puts objects where they belong, at rest, and brings the simulator's buffers up to date.
@@ -92,8 +103,9 @@ class Stage:
                 actor = self._actors[k]
                 pose = poses[0, k].numpy()
                 actor.set_pose(sapien.Pose(pose[:3], pose[3:]))
-                actor.set_linear_velocity(torch.zeros(3))
-                actor.set_angular_velocity(torch.zeros(3))
+                if actor.px_body_type == "dynamic":
+                    actor.set_linear_velocity(torch.zeros(3))
+                    actor.set_angular_velocity(torch.zeros(3))
             return
         data = self._scene.px.cuda_rigid_dynamic_data.torch()
         rows = self.rows[put]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from mani_skill.utils.structs import Actor
+from torch import Tensor
 
-from mikasa_robo.assets.bodies import build_cube
-from mikasa_robo.assets.palette import COLORS, rgba
-from mikasa_robo.core.choice import ChoiceTask
+from mikasa_robo.assets.bodies import build_colored_cube
+from mikasa_robo.assets.palette import color_codes
+from mikasa_robo.core.choice import RememberTask
 
 
-class RememberColor(ChoiceTask):
+class RememberColor(RememberTask):
     """Touch the cube that has the colour of the one shown before.
 
     Task: t < 5: one cube (half size 0.02 m) in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: ``n`` cubes of
@@ -22,5 +23,7 @@ class RememberColor(ChoiceTask):
     """
 
     def build_candidate(self, index: int) -> Actor:
-        name = list(COLORS)[index]
-        return build_cube(self.scene, f"cube_{name}", rgba(name), self.half_width, parked=index)
+        return build_colored_cube(self.scene, index)
+
+    def codes(self) -> Tensor:
+        return color_codes(range(self.n))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from mani_skill.utils.geometry.rotation_conversions import quaternion_apply
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
@@ -87,6 +88,13 @@ def lowest_point(pose: Tensor) -> Tensor:
     return pose[..., 2] - MUG_HEIGHT / 2 * up.abs() - MUG_RADIUS * (1 - up**2).clamp(min=0).sqrt()
 
 
+def covered(ball: Tensor, mugs: Tensor) -> Tensor:
+    """(N, 3) bool: the ball's centre (N, 3) is inside each of the mugs at poses (N, 3, 7)."""
+    q = mugs[..., 3:] * mugs.new_tensor([1.0, -1.0, -1.0, -1.0])  # the inverse rotation
+    local = quaternion_apply(q, ball[:, None] - mugs[..., :3])
+    return (torch.linalg.norm(local[..., :2], dim=-1) < MUG_RADIUS) & (local[..., 2].abs() < MUG_HEIGHT / 2)
+
+
 class ShellGame(MemoryEnv[ShellState]):
     """Find the mug with the ball under it.
 
@@ -159,6 +167,14 @@ class ShellGame(MemoryEnv[ShellState]):
         # at the first step of the response phase the mugs are only just put there
         settled = senses.elapsed > self.timeline.response_start
         s.mistaken = s.mistaken | (mistake & settled)
+
+    def perceive(self, s: ShellState, senses: Senses) -> tuple[Tensor, Tensor]:
+        visible, _ = self.layout(s, senses.elapsed)
+        poses = senses.objects[..., :7]
+        inside = covered(poses[:, 0, :3], poses[:, 1:]).any(dim=1)
+        visible = visible.clone()
+        visible[:, 0] &= ~inside
+        return visible, poses
 
     def _right_mug(self, s: ShellState, senses: Senses) -> Tensor:
         return senses.objects[:, 1:].gather(1, s.target[:, None, None].expand(-1, 1, 13))[:, 0]

@@ -1,0 +1,17 @@
+"""ChainOfColors: see coloured cubes one after another, then touch the cubes of these colours in the same order."""
+
+from __future__ import annotations
+
+from mikasa_robo.tasks.colored_cubes import RecallColors
+
+
+class ChainOfColors(RecallColors):
+    """Touch the cubes that have the colours of those shown one after another, in the order shown.
+
+    Task, randomisations: as in `SeqOfColors`.
+    Success, failure and oracle: see `RecallTask`; a touch out of order is a failure.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120.
+    """
+
+    shown = "in turn"
+    ordered = True

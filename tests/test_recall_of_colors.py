@@ -1,0 +1,255 @@
+"""BunchOfColors, SeqOfColors and ChainOfColors: what is shown, what counts, in which order; and that a hand can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import gymnasium as gym
+import pytest
+import torch
+from task_helpers import Env, N, base, chi_square_p, go_to, make, step, still_action
+from torch import Tensor
+
+from mikasa_robo.core.choice import (
+    CUE_SPACING,
+    ChoiceState,
+    ChoiceTask,
+    advance_choice,
+    choice_layout,
+    draws_of_choice,
+    next_target,
+    sample_choice,
+)
+from mikasa_robo.core.env import Senses
+from mikasa_robo.core.phases import CUE, DELAY, RESPONSE
+from mikasa_robo.core.sampling import Uniforms
+
+MANY = 1000
+IDS = [f"{family}{n}-v0" for family in ("BunchOfColors", "SeqOfColors", "ChainOfColors") for n in (3, 5, 7)]
+
+
+@pytest.fixture(scope="module", params=["BunchOfColors3-v0", "SeqOfColors3-v0", "ChainOfColors3-v0"])
+def env(request: pytest.FixtureRequest) -> Iterator[Env]:
+    """Eight environments whose hand is moved in space."""
+    made = make(str(request.param), N, control_mode="pd_ee_delta_pos")
+    yield made
+    made.close()
+
+
+def task_of(env: Env) -> ChoiceTask:
+    return cast(ChoiceTask, base(env))
+
+
+def fresh(n: int = 3, offered: int = 9) -> ChoiceState:
+    generator = torch.Generator().manual_seed(n)
+    values = torch.rand(MANY, draws_of_choice(offered, n), dtype=torch.float64, generator=generator)
+    u = Uniforms(values)
+    s = sample_choice(u, offered, n, torch.full((offered,), 0.02), 0.0283)
+    assert u.unused == 0
+    return s
+
+
+def senses(joint_speed: float = 0.0) -> Senses:
+    return Senses(
+        elapsed=torch.full((MANY,), 50),
+        responding=torch.ones(MANY, dtype=torch.bool),
+        objects=torch.zeros(MANY, 9, 13),
+        tcp=torch.zeros(MANY, 7),
+        joint_speed=torch.full((MANY,), joint_speed),
+        fingers=torch.zeros(MANY),
+    )
+
+
+def touch(task: ChoiceTask, s: ChoiceState, index: Tensor, steps: int = 2) -> None:
+    """Candidate ``index`` (MANY,) is touched for some steps, then let go for two."""
+    touching = torch.zeros(MANY, 3, 9, dtype=torch.bool)
+    touching[torch.arange(MANY), 1, index] = True
+    for k in range(steps + 2):
+        task.advance(s, senses(), touching if k < steps else torch.zeros_like(touching))
+
+
+# ---------------------------------------------------------------------- what is shown
+@pytest.mark.parametrize("n", [3, 5, 7])
+def test_the_true_colours_are_different_and_equally_likely_at_every_place(n: int) -> None:
+    s = fresh(n)
+    assert s.target.shape == (MANY, n)
+    assert bool((s.target.sort(dim=1).values.diff(dim=1) > 0).all())
+    for place in range(n):
+        assert chi_square_p(torch.bincount(s.target[:, place], minlength=9)) > 1e-4
+    assert torch.equal(s.wanted.sum(dim=1), torch.full((MANY,), n))
+    assert torch.equal(s.rank.gather(1, s.target), torch.arange(n).expand(MANY, n))
+
+
+def test_cubes_are_shown_side_by_side_or_one_after_another() -> None:
+    n, each = 5, 4
+    s = fresh(n)
+    elapsed = torch.arange(MANY) % (n * each)
+    cue = torch.full((MANY,), CUE)
+    visible, poses = choice_layout(s, elapsed, cue, each, "in turn")
+    assert torch.equal(visible.sum(dim=1), torch.ones(MANY, dtype=torch.int64))
+    shown = visible.to(torch.int64).argmax(dim=1)
+    for i in range(MANY):
+        assert int(shown[i]) == int(s.target[i, int(elapsed[i]) // each])
+    row = torch.arange(MANY)
+    assert torch.equal(poses[row, shown], torch.tensor([0.0, 0.0, 0.02, 1, 0, 0, 0]).expand(MANY, 7))
+
+    visible, poses = choice_layout(s, elapsed, cue, each, "together")
+    assert torch.equal(visible, s.wanted)
+    y = poses[..., 1].gather(1, s.target)
+    expected = torch.tensor([2.0, 1.0, 0.0, -1.0, -2.0]) * CUE_SPACING
+    assert torch.allclose(y, expected.expand(MANY, n), rtol=0, atol=1e-6)
+    assert not bool(poses[..., 0].any())
+
+    for shown_as in ("together", "in turn"):
+        visible, _ = choice_layout(s, elapsed, torch.full((MANY,), DELAY), each, shown_as)
+        assert not bool(visible.any())
+        visible, poses = choice_layout(s, elapsed, torch.full((MANY,), RESPONSE), each, shown_as)
+        assert bool(visible.all())
+        assert torch.equal(poses[..., :3], s.home)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_episode_is_120_steps_long_and_grows_with_its_cue(env_id: str) -> None:
+    n = int(env_id[-4])
+    together = env_id.startswith("Bunch")
+    made = gym.make(env_id, num_envs=1)
+    assert task_of(made).horizon == 120
+    made.close()
+    longer = gym.make(env_id, num_envs=1, cue_steps=7, delay_steps=9)
+    assert task_of(longer).horizon == 120 + 2 * (1 if together else n) + 4
+    assert task_of(longer).timeline.cue == 7 * (1 if together else n)
+    longer.close()
+
+
+# ---------------------------------------------------------------------- what counts
+def test_all_have_to_be_touched_in_any_order_or_in_the_order_shown(env: Env) -> None:
+    task = task_of(env)
+    for order in ((0, 1, 2), (2, 0, 1), (1, 0, 2)):
+        s = fresh()
+        for k, place in enumerate(order):
+            assert not bool(task.judge(s, senses())["success"].any())
+            touch(task, s, s.target[:, place])
+            in_order = not task.ordered or order[: k + 1] == tuple(range(k + 1))
+            assert bool((task.judge(s, senses())["mistake"] == (not in_order)).all())
+        right = not task.ordered or order == (0, 1, 2)
+        verdict = task.judge(s, senses())
+        assert bool((verdict["success"] == right).all())
+        assert bool((verdict["fail"] == (not right)).all())
+        assert not bool(task.judge(s, senses(joint_speed=0.21))["success"].any())
+
+
+def test_a_wrong_one_or_one_touched_twice_is_a_mistake_for_good(env: Env) -> None:
+    task = task_of(env)
+    wrong = (~fresh().wanted).to(torch.int64).argmax(dim=1)
+    for second in (wrong, fresh().target[:, 0]):
+        s = fresh()
+        touch(task, s, s.target[:, 0])
+        assert not bool(task.judge(s, senses())["fail"].any())
+        touch(task, s, second)
+        assert bool(task.judge(s, senses())["fail"].all())
+        for place in (1, 2):
+            touch(task, s, s.target[:, place])
+        verdict = task.judge(s, senses())
+        assert not bool(verdict["success"].any())
+        assert bool(verdict["fail"].all())
+    s = fresh()
+    touch(task, s, wrong, steps=1)
+    touch(task, s, s.target[:, 0], steps=1)
+    verdict = task.judge(s, senses())
+    assert not bool(verdict["mistake"].any()), "a touch shorter than 0.1 s does not count"
+    assert not bool(verdict["touches"].any())
+
+
+def test_leaving_a_cube_with_a_flickering_contact_is_no_second_touch(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    on = torch.zeros(MANY, 3, 9, dtype=torch.bool)
+    on[torch.arange(MANY), 1, s.target[:, 0]] = True
+    for contact in (1, 1, 0, 1, 0, 1, 1, 0, 0):
+        task.advance(s, senses(), on & bool(contact))
+    assert not bool(s.mistaken.any())
+    for contact in (1, 1):
+        task.advance(s, senses(), on & bool(contact))
+    assert bool(s.mistaken.all())
+
+
+def test_the_next_target() -> None:
+    s = fresh(5)
+    distance = torch.rand(MANY, 9, generator=torch.Generator().manual_seed(0))
+    yes = torch.ones(MANY, dtype=torch.bool)
+    for place in range(5):
+        assert torch.equal(next_target(s, distance, ordered=True), s.target[:, place])
+        nearest = next_target(s, distance, ordered=False)
+        left = s.wanted & ~s.counted
+        assert bool(left.gather(1, nearest[:, None]).all())
+        smallest = torch.where(left, distance, torch.inf).amin(dim=1)
+        assert torch.equal(distance.gather(1, nearest[:, None])[:, 0], smallest)
+        touching = torch.nn.functional.one_hot(s.target[:, place], 9).to(torch.bool)
+        for _ in range(2):
+            advance_choice(s, touching, yes, ordered=True)
+    assert bool(s.complete.all())
+    assert torch.equal(next_target(s, distance, ordered=True), s.target[:, 4])
+    assert bool(s.wanted.gather(1, next_target(s, distance, ordered=False)[:, None]).all())
+
+
+def test_a_touch_pays_more_than_the_way_to_the_next_one_costs(env: Env) -> None:
+    """Wherever the next target is: touching is never punished."""
+    task, s = task_of(env), fresh()
+    near = senses()
+    near.tcp[:, :3] = torch.tensor([0.0, 0.0, 0.0])
+
+    def reward() -> Tensor:
+        terms = task.reward_terms(s, near)
+        assert set(terms) == set(task.reward_scales)
+        for value in terms.values():
+            assert bool(((value >= 0) & (value <= 1)).all())
+        return torch.stack([task.reward_scales[name] * value for name, value in terms.items()]).sum(dim=0)
+
+    for place in range(2):
+        near.objects[..., :3] = 10.0  # the others are far away
+        near.objects[torch.arange(MANY), s.target[:, place], :3] = 0.0
+        touching = torch.zeros(MANY, 3, 9, dtype=torch.bool)
+        touching[torch.arange(MANY), 1, s.target[:, place]] = True
+        task.advance(s, near, touching)
+        before = reward()
+        task.advance(s, near, touching)
+        assert bool((reward() > before).all())
+        task.advance(s, near, torch.zeros_like(touching))
+        task.advance(s, near, torch.zeros_like(touching))
+        assert bool((reward() > before).all())
+
+
+@pytest.mark.parametrize("n", [1, 10, 3.0, "3", True])
+def test_numbers_of_items_are_checked(n: object) -> None:
+    for env_id in ("BunchOfColors3-v0", "ChainOfColors3-v0"):
+        with pytest.raises(ValueError, match=r"n=.*from 2 to 9"):
+            gym.make(env_id, n=n)
+
+
+# ---------------------------------------------------------------------- by hand
+def test_a_hand_touches_three_cubes_one_after_another() -> None:
+    """With the closed fingers from above; in the order shown, and in half of the environments the first two swapped."""
+    made = make("ChainOfColors3-v0", N, control_mode="pd_ee_delta_pos", response_steps=160)  # a slow hand
+    made.reset(seed=3)
+    task = task_of(made)
+    for _ in range(task.timeline.response_start):
+        step(made, still_action(made, gripper=-1.0))
+    target = task.task_state.target.clone()
+    target[N // 2 :, :2] = target[N // 2 :, :2].flip(1)
+    row = torch.arange(N)
+    succeeded = torch.zeros(N, dtype=torch.bool)
+    failed = torch.zeros(N, dtype=torch.bool)
+    for place in range(3):
+        where = task.task_state.home[row, target[:, place]]
+        for height, steps in ((0.12, 36), (0.02, 10), (0.12, 5)):
+            aim = where.clone()
+            aim[:, 2] = height
+            for _ in range(steps):
+                record = step(made, go_to(made, aim))
+                succeeded |= record["info/success"]
+                failed |= record["info/fail"]
+    for _ in range(4):
+        succeeded |= step(made, still_action(made, gripper=-1.0))["info/success"]
+    assert succeeded.tolist() == [True] * (N // 2) + [False] * (N // 2)
+    assert failed.tolist() == [False] * (N // 2) + [True] * (N // 2)
+    made.close()
