@@ -10,6 +10,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from mikasa_robo.sim.render import require_rendering
+
 from .arguments import ArgumentError
 
 __all__ = ["ContinueAfterSuccess", "EnvFactory", "check_env_id", "make_env", "stagger"]
@@ -31,7 +33,14 @@ class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
 def make_env(
     num_envs: int, render_mode: str | None, *, env_id: str, reward_mode: str, control_mode: str, sim_backend: str
 ) -> gym.Env[Any, Any]:
-    """A batched task with `state` observations, without automatic resets."""
+    """A batched task with `state` observations, without automatic resets.
+
+    Raises:
+        RenderingUnavailableError: ``render_mode`` asks for pictures where SAPIEN cannot draw.
+    """
+    if render_mode is not None:
+        # ManiSkill's own tasks do not ask, and say of a missing Vulkan driver whatever the loader says
+        require_rendering(f"render_mode={render_mode!r}", "cuda" if torch.cuda.is_available() else "cpu")
     return gym.make(
         env_id,
         num_envs=num_envs,

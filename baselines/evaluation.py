@@ -15,6 +15,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from mikasa_robo.sim.render import RenderingUnavailableError
+
 from .environments import EnvFactory
 
 __all__ = ["Evaluation", "evaluate", "film", "find_horizon", "record_video", "torch_threads", "wilson_interval"]
@@ -206,13 +208,12 @@ def record_video(
 def film(
     policy: Policy, env_factory: EnvFactory, path: Path, *, episodes: int, first_seed: int, device: torch.device
 ) -> None:
-    """Records a video, or logs one line on why there is none: a result must not be lost for want of a picture."""
+    """Records a video; where SAPIEN cannot draw, logs one line on what is missing instead. Other errors are the caller's."""
     try:
         with contextlib.closing(env_factory(episodes, "rgb_array")) as env:
             record_video(policy, env, path, first_seed=first_seed, device=device)
-    except (RuntimeError, ImportError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        log.warning("no video, this machine cannot draw it: %s", reason)
+    except RenderingUnavailableError as error:
+        log.warning("no video: %s", error)
     else:
         log.info("video: %s", path)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import json
 import logging
 import math
@@ -164,6 +165,8 @@ class Args:
                 f"use at least {self.batch_size}, or fewer --num-envs or --num-steps"
             )
         require(self, "device", device_works, "use cpu, or leave it out")
+        if self.track:
+            importlib.import_module("wandb")  # where it is missing, that comes out before there is a run folder
         require_free(self.resolved_run_dir())
 
     def resolved_run_dir(self) -> Path:

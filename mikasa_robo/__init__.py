@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import WrapperSpec
+from gymnasium.envs.registration import WrapperSpec, parse_env_id
 
 from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
 
@@ -26,7 +26,7 @@ except PackageNotFoundError:  # run from a checkout that was never installed
     __version__ = "0.0.0+unknown"
 
 TASKS: tuple[str, ...] = tuple(row.id for row in CATALOG.values() if row.exists)
-"""The IDs that can be made, in the order of the catalog."""
+"""The IDs of this package that can be made, in the order of the catalog; `register_task` adds to CATALOG only."""
 
 
 def make_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -78,10 +78,12 @@ def _register(catalog: Mapping[str, TaskSpec]) -> None:
 def register_task(row: TaskSpec) -> None:
     """Make a task of your own known, under ``row.id``, to Gymnasium and to everything here that reads the catalog.
 
-    See ``docs/adding-a-task.md``. Raises ValueError where the ID is taken or ``row`` names no class.
+    See ``docs/adding-a-task.md``. Raises ValueError where another row has the ID or ``row`` names no class, and
+    Gymnasium's error where the ID is not of the form ``"Name-v0"``.
     """
-    if not row.exists:
-        raise ValueError(f"{row.id!r} has entry_point=None: name its class as 'module:Class'")
+    if row.entry_point is None or ":" not in row.entry_point:
+        raise ValueError(f"{row.id!r} has entry_point={row.entry_point!r}: name its class as 'module:Class'")
+    parse_env_id(row.id)
     add_row(row)
     _register({row.id: row})
 

@@ -16,6 +16,10 @@ Algorithm = Literal["ppo-mlp"]
 """Each is a module of ``mikasa_robo.baselines`` with a ``main(argv)`` and a help of its own."""
 
 
+_TRAIN_MODULES = ("imageio", "imageio_ffmpeg", "tensorboard", "tqdm", "wandb")
+"""What the extra `train` of pyproject.toml installs, by the names of import."""
+
+
 @dataclass
 class ListTasks:
     """Show the robot tasks, and which of them exist."""
@@ -55,9 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(algorithm: str, argv: Sequence[str]) -> int:
-    module = importlib.import_module(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}")
-    run: Callable[[Sequence[str]], int | None] = module.main
-    return run(argv) or 0
+    try:
+        module = importlib.import_module(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}")
+        run: Callable[[Sequence[str]], int | None] = module.main
+        return run(argv) or 0
+    except ModuleNotFoundError as error:
+        if error.name not in _TRAIN_MODULES:
+            raise
+        print(
+            f"mikasa train needs {error.name}, which is not installed: pip install 'mikasa-suite[train]'",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _list(options: ListTasks) -> int:

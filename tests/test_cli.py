@@ -1,14 +1,22 @@
 """The command ``mikasa``: what it prints, what it loads, how it hands over."""
 
+import importlib
+import re
 import subprocess
 import sys
 import types
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from mikasa_robo import TASKS, cli
 from mikasa_robo.catalog import CATALOG
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HEAVY = ("torch", "sapien", "mani_skill")
 
@@ -138,3 +146,52 @@ def test_train_ppo_mlp_help_is_that_of_the_algorithm() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "--env-id" in done.stdout
+
+
+def test_a_missing_train_extra_is_one_line_with_the_way_to_get_it() -> None:
+    """Of a real import: None in sys.modules is a module that Python does not find."""
+    code = (
+        "import sys\n"
+        "sys.modules['tensorboard'] = None\n"
+        "from mikasa_robo.cli import main\n"
+        "sys.exit(main(['train', 'ppo-mlp', '--help']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == (
+        "mikasa train needs tensorboard, which is not installed: pip install 'mikasa-suite[train]'"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_wandb_comes_out_before_there_is_a_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr(
+        importlib.import_module("mikasa_robo.baselines.ppo_mlp"), "train", lambda args, *_: args.check()
+    )
+    argv = ["train", "ppo-mlp", "--run-dir", str(tmp_path / "run")]
+    assert cli.main([*argv, "--track"]) == 2
+    assert "mikasa train needs wandb, which is not installed" in capsys.readouterr().err
+    assert cli.main(argv) == 0, "without --track nobody needs it"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["somebody_elses", "tensorboard.broken", None])
+def test_another_missing_module_is_an_error_like_any_other(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trainer(argv: Sequence[str]) -> None:
+        raise ModuleNotFoundError("No module", name=name)
+
+    module = types.ModuleType("mikasa_robo.baselines.ppo_mlp")
+    monkeypatch.setattr(module, "main", trainer, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["train", "ppo-mlp"])
+
+
+def test_the_modules_of_the_train_extra_are_those_of_pyproject() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    named = {name for line in project["optional-dependencies"]["train"] for name in re.findall(r"^\w+", line)}
+    assert set(cli._TRAIN_MODULES) == {*named, "imageio_ffmpeg"}, "imageio[ffmpeg] stands for two"

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from sim_helpers import NO_VULKAN, run_python
 from torch import Tensor
 
 from baselines import ppo_mlp
@@ -23,6 +24,7 @@ from baselines.loggers import EpisodeStats, ProgressCsv
 from baselines.networks import ActorCritic, ObservationNormalizer
 from baselines.plot import main as plot_main
 from baselines.ppo_mlp import Args, ArgumentError, train
+from mikasa_robo.sim.render import RenderingUnavailableError
 
 CPU = torch.device("cpu")
 
@@ -329,14 +331,69 @@ def test_wilson_interval() -> None:
 
 def test_no_video_where_nothing_can_be_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
-        raise RuntimeError("no Vulkan driver\nand a long story")
+        raise RenderingUnavailableError("no Vulkan driver: install one")
 
     policy = ActorCritic(3, 1, (8,))
     with caplog.at_level("WARNING", logger="baselines"):
         film(policy.act, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
-    assert [record.getMessage() for record in caplog.records] == [
-        "no video, this machine cannot draw it: no Vulkan driver"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["no video: no Vulkan driver: install one"]
+    assert not list(tmp_path.iterdir())
+
+
+FILM_WITHOUT_VULKAN = """
+import functools, logging, sys
+from pathlib import Path
+import torch
+from baselines.environments import check_env_id, make_env
+from baselines.evaluation import film
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+for env_id in ("RememberColor3-v0", "PickCube-v1"):
+    check_env_id(env_id)
+    factory = functools.partial(
+        make_env, env_id=env_id, reward_mode="sparse", control_mode="pd_joint_delta_pos", sim_backend="physx_cpu"
+    )
+    film(None, factory, Path("never.mp4"), episodes=1, first_seed=0, device=torch.device("cpu"))
+"""
+
+
+def test_a_missing_vulkan_driver_is_one_line_with_the_way_to_get_it() -> None:
+    """For a task of ours and for one of ManiSkill's own."""
+    done = run_python(FILM_WITHOUT_VULKAN, **NO_VULKAN)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("no video")]
+    assert len(lines) == 2, done.stdout
+    for line in lines:
+        assert line.startswith("no video: render_mode='rgb_array' needs pictures, but SAPIEN cannot draw here")
+        assert "mesa-vulkan-drivers" in line
+
+
+@pytest.mark.parametrize("where", ["the policy", "the environment", "the factory"])
+@pytest.mark.parametrize("error", [RuntimeError, ImportError, OSError])
+def test_an_error_while_filming_is_not_taken_for_a_missing_driver(
+    where: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs: list[ReachEnv] = []
+
+    def broken(*_: Any) -> Any:
+        raise error("a mistake of the user's")
+
+    def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
+        envs.append(ReachEnv(num_envs, render_mode))
+        return envs[-1]
+
+    policy = broken if where == "the policy" else ActorCritic(3, 1, (8,)).act
+    if where == "the environment":
+        monkeypatch.setattr(ReachEnv, "render", broken)
+    with pytest.raises(error, match="a mistake of the user's"):
+        film(
+            policy,
+            broken if where == "the factory" else factory,
+            tmp_path / "video.mp4",
+            episodes=2,
+            first_seed=0,
+            device=CPU,
+        )
+    assert all(env.closed for env in envs)
     assert not list(tmp_path.iterdir())
 
 

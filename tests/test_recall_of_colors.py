@@ -11,6 +11,7 @@ import torch
 from task_helpers import Env, N, base, chi_square_p, go_to, make, step, still_action
 from torch import Tensor
 
+from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core.choice import (
     CUE_SPACING,
     ChoiceState,
@@ -110,14 +111,15 @@ def test_cubes_are_shown_side_by_side_or_one_after_another() -> None:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_the_episode_is_120_steps_long_and_grows_with_its_cue(env_id: str) -> None:
+def test_the_episode_has_its_length_and_grows_with_its_cue(env_id: str) -> None:
     n = int(env_id[-4])
+    horizon = CATALOG[env_id].horizon
     together = env_id.startswith("Bunch")
     made = gym.make(env_id, num_envs=1)
-    assert task_of(made).horizon == 120
+    assert task_of(made).horizon == horizon
     made.close()
     longer = gym.make(env_id, num_envs=1, cue_steps=7, delay_steps=9)
-    assert task_of(longer).horizon == 120 + 2 * (1 if together else n) + 4
+    assert task_of(longer).horizon == horizon + 2 * (1 if together else n) + 4
     assert task_of(longer).timeline.cue == 7 * (1 if together else n)
     longer.close()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
 import torch
+from mani_skill.envs.sapien_env import BaseEnv
 from sim_helpers import pick_cube
 
 from mikasa_robo.sim.env import make
@@ -69,6 +71,35 @@ def test_stepping_after_close_says_so() -> None:
     px.step()
     with pytest.raises(RuntimeError, match="the simulation was closed: make a new environment"):
         px.step_finish()
+
+
+CALLS: dict[str, Callable[[BaseEnv, dict[str, Any]], Any]] = {
+    "step": lambda env, state: env.step(torch.zeros(env.num_envs, 8)),
+    "reset": lambda env, state: env.reset(seed=0),
+    "partial reset": lambda env, state: env.reset(options={"env_idx": [0]}),
+    "reset that builds anew": lambda env, state: env.reset(options={"reconfigure": True}),
+    "get_info": lambda env, state: env.get_info(),
+    "get_obs": lambda env, state: env.get_obs(),
+    "get_obs with an info": lambda env, state: env.get_obs({}),
+    "get_state_dict": lambda env, state: env.get_state_dict(),
+    "get_state": lambda env, state: env.get_state(),
+    "set_state_dict": lambda env, state: env.set_state_dict(state),
+    "render": lambda env, state: env.render(),
+}
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_whatever_is_called_after_close_says_so(num_envs: int) -> None:
+    env = pick_cube(num_envs=num_envs)
+    state = env.get_state_dict()
+    before = workers()
+    env.close()
+    for name, call in CALLS.items():
+        with pytest.raises(RuntimeError) as error:
+            call(env, state)
+        assert str(error.value) == "this environment was closed: make a new one to go on", name
+    assert workers() <= before, "a closed env starts no threads"
+    env.close()
 
 
 # ---------------------------------------------------------------------- the pool itself

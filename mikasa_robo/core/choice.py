@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from . import rewards
 from .env import MemoryEnv, Senses
 from .phases import CUE, RESPONSE
-from .sampling import Uniforms, arc_places, index_below, permutation, upright
+from .sampling import Uniforms, arc_places, block_places, index_below, permutation, upright
 from .touches import HOLD_STEPS, hold_touches, record_touches
 
 CUE_PLACE = (0.0, 0.0)
@@ -24,6 +24,7 @@ CUE_SPACING = 0.08
 """Distance between the middles of neighbours that are shown side by side, along y, m."""
 
 Shown = Literal["together", "in turn"]
+Arrangement = Callable[[Tensor, int, float], Tensor]
 
 
 @dataclass
@@ -53,7 +54,9 @@ class ChoiceState:
         return self.counted.sum(dim=1) == self.target.shape[1]
 
 
-def sample_choice(u: Uniforms, offered: int, wanted: int, heights: Tensor, radius: float) -> ChoiceState:
+def sample_choice(
+    u: Uniforms, offered: int, wanted: int, heights: Tensor, radius: float, arrange: Arrangement = arc_places
+) -> ChoiceState:
     """``wanted`` true candidates of ``offered``, all different, and places for all.
 
     Takes `draws_of_choice` uniforms.
@@ -64,9 +67,10 @@ def sample_choice(u: Uniforms, offered: int, wanted: int, heights: Tensor, radiu
         wanted: number of true ones, m.
         heights: (K,) z at which each stands on the table, m.
         radius: of the circle in which each candidate fits, m.
+        arrange: gives the places: `arc_places` or `block_places`.
     """
     target = index_below(u.take(1), offered) if wanted == 1 else permutation(u.take(offered))[:, :wanted].contiguous()
-    places = arc_places(u.take(3 * offered), offered, radius)
+    places = arrange(u.take(3 * offered), offered, radius)
     home = torch.cat([places, heights.to(places).expand(u.count, -1)[..., None]], dim=-1).to(torch.float32)
     b, device = u.count, home.device
     return ChoiceState(
@@ -147,6 +151,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     """How the true candidates are shown during the cue."""
     ordered: ClassVar[bool] = False
     """Whether they have to be touched in the order shown."""
+    block: ClassVar[bool] = False
+    """Whether the candidates stand in a block (`block_places`) in the response phase, or in an arc (`arc_places`)."""
     radius: ClassVar[float] = 0.02 * 2**0.5
     """Of the circle in which each candidate fits, seen from above, m."""
 
@@ -182,7 +188,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         return [self.build_candidate(index) for index in range(self.offered)]
 
     def sample(self, u: Uniforms) -> ChoiceState:
-        return sample_choice(u, self.offered, self.wanted, torch.tensor(self.heights()), self.radius)
+        arrange = block_places if self.block else arc_places
+        return sample_choice(u, self.offered, self.wanted, torch.tensor(self.heights()), self.radius, arrange)
 
     def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return choice_layout(s, elapsed, self.timeline.phase(elapsed), self.each, self.shown)
@@ -196,6 +203,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             "success": s.complete & senses.static & ~fail,
             "fail": fail,
             "touched": s.complete,
+            "counted": s.counted.clone(),
             "touches": s.counted.sum(dim=1),
             "mistake": s.mistaken.clone(),
             "static": senses.static,
@@ -238,7 +246,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         return features
 
 
-def _count(name: str, value: Any, least: int, most: int) -> int:
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """``value``, if it is a whole number from ``least`` to ``most``; else ValueError with the argument's name."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name}={value!r}: use a whole number from {least} to {most}")
     return value
@@ -268,7 +277,7 @@ class RememberTask(ChoiceTask):
         response_steps: int = 50,
         **kwargs: Any,
     ) -> None:
-        self.n = _count("n", n, 2, 9)
+        self.n = whole_number("n", n, 2, 9)
         super().__init__(
             *args,
             offered=n,
@@ -284,7 +293,7 @@ class RecallTask(ChoiceTask):
     """See ``n`` objects, then touch the same ones among nine.
 
     Cue: the true objects, all at once side by side or one after another in the middle of the table. Delay: an empty
-    table. Response: all nine in a jittered arc in reach, at places that are drawn anew in every episode.
+    table. Response: all nine in a jittered block of three rows, at places that are drawn anew in every episode.
     Success: all true objects were touched, each for 0.1 s (2 control steps in a row), and the robot is static. Failure: a
     touch, so held, on a wrong object, on one that counts already (while others are missing) or, where the order
     matters, out of order.
@@ -294,9 +303,12 @@ class RecallTask(ChoiceTask):
         n: number of true objects, 2 to 9.
         cue_steps: control steps that the cue is on view; where they are shown one after another, each of them.
         delay_steps: control steps of the empty table.
-        response_steps: control steps to act in; None: what is left of 120 with the paper's cue and delay.
+        response_steps: control steps to act in; None: what is left of 120 with the paper's cue and delay and, for more
+            than five objects shown one after another, 20 for each object but one.
         **kwargs: see `MemoryEnv`.
     """
+
+    block = True
 
     def __init__(
         self,
@@ -307,9 +319,10 @@ class RecallTask(ChoiceTask):
         response_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self.n = _count("n", n, 2, 9)
+        self.n = whole_number("n", n, 2, 9)
         if response_steps is None:
-            response_steps = 120 - 5 * (n if self.shown == "in turn" else 1) - 5
+            # an arm needs up to 17 steps to go on to the next cube in a given order: the paper's 120 are too few for 7
+            response_steps = max(115 - 5 * n, 20 * (n - 1)) if self.shown == "in turn" else 110
         super().__init__(
             *args,
             offered=9,

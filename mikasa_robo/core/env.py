@@ -388,6 +388,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         """The observation of the present moment, in the modes that the environment was made with; writes nothing."""
         if not self._modes.flat_dict:
             return super().get_obs(info, unflattened)
+        self._require_open()
         info = self.get_info() if info is None else info
         parts, senses = self._modes.parts, self._sense(self._elapsed_steps)
         obs: dict[str, Tensor] = {}

@@ -82,6 +82,8 @@ class BatchedSimMixin(BaseEnv):
         sim_debug: raise on patterns that are undefined on a GPU; None: the environment variable MIKASA_SIM_DEBUG=1.
     """
 
+    _closed = False  # that there is no scene does not tell: so it is too while a reset builds one anew
+
     def __init__(
         self,
         *args: Any,
@@ -204,8 +206,7 @@ class BatchedSimMixin(BaseEnv):
         super()._before_simulation_step()
 
     def _step_action(self, action: Any) -> Any:
-        if self.scene is None:
-            raise RuntimeError("this environment was closed: make a new one to step again")
+        self._require_open()
         # ManiSkill checks this in single-env simulation only; with physics on CPU the check costs nothing
         if self._batched_cpu and isinstance(action, np.ndarray | Tensor):
             bad = torch.isnan(torch.as_tensor(action)).reshape(self.num_envs, -1).any(dim=1)
@@ -218,6 +219,7 @@ class BatchedSimMixin(BaseEnv):
         self, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """ManiSkill's reset; a partial one (``options={"env_idx": …}``) leaves the controllers of other envs alone."""
+        self._require_open()
         env_idx = (options or {}).get("env_idx")
         if env_idx is None:
             with self._forcing(range(self.num_envs)):
@@ -237,6 +239,7 @@ class BatchedSimMixin(BaseEnv):
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info. A partial reset asks for it after it has reset every env's controllers and before it observes:
         the place to give the other envs theirs back."""
+        self._require_open()
         if self._kept_controllers is not None:
             (others, before), self._kept_controllers = self._kept_controllers, None
             for holder, name, old in before:
@@ -244,6 +247,16 @@ class BatchedSimMixin(BaseEnv):
                 now = now.raw_pose if hasattr(now, "raw_pose") else now
                 now[others] = old[others]
         return super().get_info()
+
+    def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
+        """ManiSkill's observation of the present moment."""
+        self._require_open()
+        return super().get_obs(info, unflattened)
+
+    def render(self) -> Any:
+        """ManiSkill's picture, of the kind that ``render_mode`` names."""
+        self._require_open()
+        return super().render()
 
     def _checked_env_idx(self, env_idx: Any) -> Tensor:
         index = torch.as_tensor(env_idx, device=self.device).reshape(-1)
@@ -269,8 +282,14 @@ class BatchedSimMixin(BaseEnv):
                         found.append((controller, name, tensor))
         return found
 
+    def get_state_dict(self) -> dict[str, Any]:
+        """The state of the simulation, of all envs."""
+        self._require_open()
+        return super().get_state_dict()
+
     def set_state_dict(self, state: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Sets the state of the simulation, of all envs or of those in ``env_idx``."""
+        self._require_open()
         with self._forcing(range(self.num_envs) if env_idx is None else common.to_numpy(env_idx).tolist()):
             super().set_state_dict(state, env_idx)
 
@@ -284,8 +303,13 @@ class BatchedSimMixin(BaseEnv):
             scene.close()
 
     def close(self) -> None:
-        """Ends the threads and frees the memory. May be called twice."""
+        """Ends the threads and frees the memory. May be called twice; steps, resets and reads then raise RuntimeError."""
+        self._closed = True
         super().close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this environment was closed: make a new one to go on")
 
 
 class _Forcing:

@@ -1,0 +1,112 @@
+"""The Panda arm as the experts see it: differential inverse kinematics for a whole batch, from joint readings alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from pathlib import Path
+
+import pytorch_kinematics as pk
+import torch
+from mani_skill.agents.robots.panda import PandaWristCam
+from torch import Tensor
+
+from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
+
+STEP_LIMIT = 0.1
+"""What an action of 1 adds to a joint's target in a control step, rad (``pd_joint_delta_pos``)."""
+REACHED = 0.4
+"""The part of a commanded step that a joint has gone when the next command comes: the drive's damping over its stiffness
+is 0.1 s, two control steps."""
+
+
+class Arm:
+    """Turns wanted poses of the tool centre point (TCP) into actions of ``pd_joint_delta_pos``.
+
+    Args:
+        device: where the tensors are.
+        damping: of the least-squares inverse; keeps steps finite near singular postures.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", damping: float = 0.02) -> None:
+        text = Path(PandaWristCam.urdf_path).read_bytes()
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            # the parser complains about tags that matter to simulators only
+            tree = pk.build_serial_chain_from_urdf(text, "panda_hand_tcp")
+        self._chain = tree.to(device=device)
+        self._rest = torch.tensor(START_QPOS[:ARM_JOINTS], dtype=torch.float32, device=device)
+        self._damping = damping
+
+    def act(
+        self,
+        joints: Tensor,
+        position: Tensor,
+        quaternion: Tensor,
+        gripper: Tensor,
+        gain: float = 1.0,
+        posture: Tensor | None = None,
+    ) -> Tensor:
+        """One action towards a pose of the TCP, as fast as the joints allow.
+
+        Args:
+            joints: (N, 25) the ``joints`` observation: qpos, qvel, TCP pose.
+            position: (N, 3) wanted, m.
+            quaternion: (N, 4) wanted, wxyz.
+            gripper: (N,) 1 open, -1 closed.
+            gain: part of the way to be gone in this step.
+            posture: (N, 7) joint angles to lean to, as far as the pose leaves them free, rad; None: the start's.
+
+        Returns:
+            (N, 8) in [-1, 1].
+        """
+        q, tcp = joints[:, :ARM_JOINTS], joints[:, -7:]
+        error = torch.cat([position - tcp[:, :3], rotation_vector(quaternion, tcp[:, 3:])], dim=1)
+        jacobian = self._chain.jacobian(q)  # (N, 6, 7); the robot's base is not turned against the world
+        square = jacobian @ jacobian.transpose(1, 2)
+        square = square + self._damping**2 * torch.eye(6, device=q.device)
+        inverse = jacobian.transpose(1, 2) @ torch.linalg.inv(square)  # (N, 7, 6)
+        step = (inverse @ error[..., None])[..., 0] * gain
+        lean = 0.2 * ((self._rest if posture is None else posture) - q)
+        step = step + lean - (inverse @ (jacobian @ lean[..., None]))[..., 0]
+        return self.action(step, gripper)
+
+    @staticmethod
+    def action(step: Tensor, gripper: Tensor) -> Tensor:
+        """The action (N, 8) that moves the joints by ``step`` (N, 7) rad; too long a step is shortened, not bent."""
+        action = step / (REACHED * STEP_LIMIT)
+        action = action / action.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
+        return torch.cat([action, gripper[:, None].to(action)], dim=1)
+
+
+def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
+    """(…, 4) wxyz: first ``b``, then ``a``."""
+    aw, ax, ay, az = a.unbind(-1)
+    bw, bx, by, bz = b.unbind(-1)
+    return torch.stack(
+        [
+            aw * bw - ax * bx - ay * by - az * bz,
+            aw * bx + ax * bw + ay * bz - az * by,
+            aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw,
+        ],
+        dim=-1,
+    )
+
+
+def rotation_vector(wanted: Tensor, present: Tensor) -> Tensor:
+    """(N, 3) axis times angle, rad, world frame, of the shortest turn from ``present`` to ``wanted`` (N, 4) wxyz."""
+    inverse = present * present.new_tensor([1.0, -1.0, -1.0, -1.0])
+    turn = quaternion_product(wanted, inverse)
+    turn = turn * torch.where(turn[..., :1] < 0, -1.0, 1.0)
+    sine = torch.linalg.norm(turn[..., 1:], dim=-1, keepdim=True)
+    angle = 2 * torch.atan2(sine, turn[..., :1])
+    return torch.where(sine > 1e-6, turn[..., 1:] / sine.clamp(min=1e-6) * angle, 2 * turn[..., 1:])
+
+
+def facing_down(yaw: Tensor) -> Tensor:
+    """(N, 4) wxyz of a gripper that points straight down, its fingers opening along y at ``yaw`` (N,) 0, rad."""
+    half = yaw / 2
+    turn = torch.stack([half.cos(), torch.zeros_like(half), torch.zeros_like(half), half.sin()], dim=-1)
+    down = yaw.new_tensor([math.cos(math.pi / 2), math.sin(math.pi / 2), 0.0, 0.0]).expand(len(yaw), 4)
+    return quaternion_product(turn, down)

@@ -1,0 +1,39 @@
+"""Which skill does which family."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core.env import MemoryEnv
+
+from .skill import Skill
+
+_HERE = "mikasa_robo.experts"
+SKILLS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "RememberColor",
+            "RememberShape",
+            "RememberShapeAndColor",
+            "BunchOfColors",
+            "SeqOfColors",
+            "ChainOfColors",
+        ),
+        f"{_HERE}.touching:TouchSkill",
+    ),
+    "ShellGameTouch-v0": f"{_HERE}.touching:ShellTouchSkill",
+}
+"""Family or ID to ``"module:Class"``; an ID goes before its family."""
+
+
+def make_skill(env_id: str, task: MemoryEnv[Any]) -> Skill:
+    """The skill for a task. Raises KeyError where there is none."""
+    row = CATALOG[env_id]
+    name = SKILLS.get(env_id) or SKILLS.get(row.family)
+    if name is None:
+        raise KeyError(f"{env_id} has no expert; those that have one: {', '.join(SKILLS)}")
+    module, kind = name.split(":")
+    skill: Skill = getattr(importlib.import_module(module), kind)(task)
+    return skill

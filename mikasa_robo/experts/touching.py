@@ -1,0 +1,135 @@
+"""Touching the right ones of several objects: RememberX, Bunch, Seq, Chain and ShellGameTouch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import MUG_HEIGHT
+from mikasa_robo.core.choice import ChoiceTask
+from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.core.phases import RESPONSE
+from mikasa_robo.tasks.remember_shape_and_color import RememberShapeAndColor
+
+from .arm import Arm, facing_down
+from .skill import History, Skill, View
+
+CLEARANCE = 0.02
+"""How far above the highest object the fingertips travel, m."""
+PRESS = 0.008
+"""How far below an object's top the fingertips aim, m."""
+OVER = 0.02
+"""Nearer than this in x and y, the hand comes down, m."""
+SAFE = 0.012
+"""Higher than this above the highest object, the hand moves sideways freely, m."""
+
+
+def nearest(position: Tensor, point: Tensor, among: Tensor) -> Tensor:
+    """(N,) index of the object (N, K, 3) nearest in x and y to ``point`` (N, 2) or (N, 3), of those ``among`` (N, K)."""
+    distance = torch.linalg.norm(position[..., :2] - point[:, None, :2], dim=-1)
+    return torch.where(among, distance, torch.inf).argmin(dim=1)
+
+
+def press(arm: Arm, view: View, place: Tensor, top: Tensor, highest: float) -> Tensor:
+    """The action (N, 8) that moves the closed fingers over a place and down onto it, touching nothing on the way.
+
+    Args:
+        arm: the arm's kinematics.
+        view: what is seen.
+        place: (N, 2) x and y, m.
+        top: (N,) z of the top of what is to be touched, m.
+        highest: z of the highest thing on the table, m.
+    """
+    tcp = view.tcp
+    over = torch.linalg.norm(place - tcp[:, :2], dim=1) < OVER
+    free = ((tcp[:, 2] - highest) / SAFE).clamp(0, 1)[:, None]
+    xy = torch.where(over[:, None], place, tcp[:, :2] + free * (place - tcp[:, :2]))
+    z = torch.where(over, top - PRESS, torch.full_like(top, highest + CLEARANCE))
+    return arm.act(
+        view.joints, torch.cat([xy, z[:, None]], dim=1), facing_down(torch.zeros_like(z)), -torch.ones_like(z)
+    )
+
+
+def still(view: View) -> Tensor:
+    """The action (N, 8) of an arm that stays where it is, with closed fingers."""
+    action = torch.zeros(len(view.joints), 8, device=view.joints.device)
+    action[:, -1] = -1
+    return action
+
+
+class TouchSkill(Skill):
+    """RememberX, Bunch, Seq and Chain. Content: the indices (N, m) of the true candidates, in the order shown."""
+
+    def __init__(self, task: MemoryEnv[Any]) -> None:
+        super().__init__(task)
+        self._choice = cast(ChoiceTask, task)
+        self.size, self.draws = self._choice.wanted, self._choice.offered
+        # an object's origin is in the middle of its height
+        self._half_heights = torch.tensor(self._choice.heights(), device=task.device)
+        self._highest = 2 * float(self._half_heights.max())
+
+    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        oracle = info["oracle_info"]
+        if isinstance(self._choice, RememberShapeAndColor):
+            oracle = oracle[:, :1] * self._choice.colors + oracle[:, 1:]
+        return oracle.to(torch.float32)
+
+    def recall(self, history: History, u: Tensor) -> Tensor:
+        visible = history.visible  # (W, N, K)
+        cue = (visible.sum(dim=-1) < self._choice.offered)[..., None] & visible
+        when = torch.arange(1, len(visible) + 1, device=u.device)[:, None, None]
+        last = (cue * when).amax(dim=0)  # (N, K): 0 where never seen
+        # what was seen last is the end of the order; what came before it is forgotten and guessed
+        order = torch.argsort(torch.where(last > 0, last.to(u.dtype), u - 1), dim=1)
+        return order[:, -self.size :].to(torch.float32)
+
+    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+        target, counted = content.to(torch.int64), info["counted"]
+        touched = counted.gather(1, target)
+        if self._choice.ordered:
+            index = target.gather(1, touched.to(torch.int8).argmin(dim=1, keepdim=True))[:, 0]
+        else:
+            missing = torch.zeros_like(view.visible).scatter(1, target, ~touched)
+            index = nearest(view.position, view.tcp, missing)
+        row = torch.arange(len(index), device=index.device)
+        place = view.position[row, index]
+        action = press(self.arm, view, place[:, :2], place[:, 2] + self._half_heights[index], self._highest)
+        action = torch.where(touched.all(dim=1, keepdim=True), still(view), action)
+        ready = self.wait(view, (-0.03, 0.0, self._highest + 0.05))
+        return torch.where((info["phase"] == RESPONSE)[:, None], action, ready)
+
+
+class ShellTouchSkill(Skill):
+    """ShellGameTouch. Content: the mug (N, 1) with the ball."""
+
+    size = 1
+    draws = 1
+
+    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        return info["oracle_info"].to(torch.float32)
+
+    def recall(self, history: History, u: Tensor) -> Tensor:
+        return recall_mug(history, u)
+
+    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+        index = content[:, 0].to(torch.int64)
+        place = view.position[torch.arange(len(index), device=index.device), 1 + index]
+        top = place[:, 2] + MUG_HEIGHT / 2
+        action = press(self.arm, view, place[:, :2], top, MUG_HEIGHT)
+        action = torch.where(info["touched"][:, None], still(view), action)
+        ready = self.wait(view, (-0.1, 0.0, MUG_HEIGHT + 0.06))
+        return torch.where((info["phase"] == RESPONSE)[:, None], action, ready)
+
+
+def recall_mug(history: History, u: Tensor) -> Tensor:
+    """(N, 1) the mug of a shell game that stands where the ball was seen last; a guess where it was not."""
+    seen = history.visible[..., 0] & ~history.visible[..., 1]  # (W, N) the ball, and no mugs yet
+    when = torch.arange(1, len(seen) + 1, device=u.device)[:, None]
+    last = (seen * when).argmax(dim=0)
+    ball = history.position[last, torch.arange(seen.shape[1], device=u.device), 0]
+    found = nearest(history.now.position[:, 1:], ball, torch.ones_like(history.now.visible[:, 1:]))
+    guessed = (u[:, 0] * 3).to(torch.int64)
+    return torch.where(seen.any(dim=0), found, guessed)[:, None].to(torch.float32)

@@ -1,0 +1,35 @@
+"""RememberShape: see an object, then touch the one of the same shape among several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.palette import rgba
+from mikasa_robo.assets.shapes import CIRCUMRADIUS, SHAPES, build_shape, resting_height, shape_codes
+from mikasa_robo.core.choice import RememberTask
+
+
+class RememberShape(RememberTask):
+    """Touch the object that has the shape of the one shown before.
+
+    Task: t < 5: one object in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: ``n`` objects of the first ``n``
+    shapes (cube, sphere, cylinder, cross, torus, star, pyramid, T-shape, crescent), all of them blue.
+    Randomisations: the true shape, uniform among ``n``; the objects' places, a permutation of ``n`` places in an arc of
+    radius 0.62 ± 0.02 m round the robot's base; the arm's start, N(0, 0.02 rad) a joint.
+    Success, failure and oracle: see `RememberTask`.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60. That all are blue is ours.
+    """
+
+    radius = CIRCUMRADIUS
+
+    def build_candidate(self, index: int) -> Actor:
+        return build_shape(self.scene, SHAPES[index], SHAPES[index], rgba("blue"), parked=index)
+
+    def heights(self) -> Sequence[float]:
+        return [resting_height(shape) for shape in SHAPES[: self.n]]
+
+    def codes(self) -> Tensor:
+        return shape_codes(range(self.n))

@@ -1,0 +1,83 @@
+"""RememberShapeAndColor: see an object, then touch the one of the same shape and colour among several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.palette import COLORS, color_codes, rgba
+from mikasa_robo.assets.shapes import CIRCUMRADIUS, SHAPES, build_shape, resting_height, shape_codes
+from mikasa_robo.core.choice import ChoiceState, ChoiceTask, whole_number
+
+THESE_SHAPES = ("cube", "sphere", "t_shape", "cross", "torus")
+THESE_COLORS = ("red", "lime", "blue")
+
+
+class RememberShapeAndColor(ChoiceTask):
+    """Touch the object that has both the shape and the colour of the one shown before.
+
+    Task: t < 5: one object in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: one object of every pair of the
+    first ``shapes`` of cube, sphere, T-shape, cross, torus and the first ``colors`` of red, lime, blue.
+    Randomisations: the true pair, uniform; the objects' places, a permutation of places in an arc of radius
+    0.62 ± 0.02 m round the robot's base (beyond nine objects a second one 0.13 m nearer); the arm's start, N(0, 0.02 rad)
+    a joint.
+    Success: the object of the true pair was touched for 0.1 s and the robot is static. Failure: another was touched.
+    Oracle: (N, 2) int64, index of the true shape, index of the true colour.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3x2, 3x3 and 5x3, T = 60.
+
+    Args:
+        shapes: number of shapes, 2 to 5.
+        colors: number of colours, 2 to 3.
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps.
+        **kwargs: see `MemoryEnv`.
+    """
+
+    radius = CIRCUMRADIUS
+
+    def __init__(
+        self,
+        *args: Any,
+        shapes: int = 3,
+        colors: int = 2,
+        cue_steps: int = 5,
+        delay_steps: int = 5,
+        response_steps: int = 50,
+        **kwargs: Any,
+    ) -> None:
+        self.shapes = whole_number("shapes", shapes, 2, len(THESE_SHAPES))
+        self.colors = whole_number("colors", colors, 2, len(THESE_COLORS))
+        super().__init__(
+            *args,
+            offered=shapes * colors,
+            wanted=1,
+            cue_steps=cue_steps,
+            delay_steps=delay_steps,
+            response_steps=response_steps,
+            **kwargs,
+        )
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Shape and colour of each candidate, by its index."""
+        return [(shape, color) for shape in THESE_SHAPES[: self.shapes] for color in THESE_COLORS[: self.colors]]
+
+    def build_candidate(self, index: int) -> Actor:
+        shape, color = self._pairs()[index]
+        return build_shape(self.scene, shape, f"{color}_{shape}", rgba(color), parked=index)
+
+    def heights(self) -> Sequence[float]:
+        return [resting_height(shape) for shape, _ in self._pairs()]
+
+    def oracle(self, s: ChoiceState) -> Tensor:
+        return torch.cat([torch.div(s.target, self.colors, rounding_mode="floor"), s.target % self.colors], dim=1)
+
+    def codes(self) -> Tensor:
+        shapes, colors = zip(*self._pairs(), strict=True)
+        names = list(COLORS)
+        return torch.cat(
+            [shape_codes(SHAPES.index(shape) for shape in shapes), color_codes(names.index(color) for color in colors)],
+            dim=1,
+        )
