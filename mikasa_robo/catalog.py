@@ -157,6 +157,7 @@ def _rows() -> Iterator[TaskSpec]:
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
         instruction="Watch how the ball rolls and guide it so that it comes to rest in the goal disc.",
+        entry_point="mikasa_robo.tasks.intercept:Intercept",
     )
     yield from _family(
         "InterceptGrab",
@@ -168,6 +169,7 @@ def _rows() -> Iterator[TaskSpec]:
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
         instruction="Watch how the ball rolls, catch it with the gripper and lift it off the table.",
+        entry_point="mikasa_robo.tasks.intercept_grab:InterceptGrab",
     )
     yield from _family(
         "RotateLenient",
@@ -181,6 +183,7 @@ def _rows() -> Iterator[TaskSpec]:
         prompt="target angle",
         instruction="Remember how the peg lies at the start and turn it {words}.",
         words=_TURN,
+        entry_point="mikasa_robo.tasks.rotate:RotateLenient",
     )
     yield from _family(
         "RotateStrict",
@@ -194,6 +197,7 @@ def _rows() -> Iterator[TaskSpec]:
         prompt="target angle",
         instruction="Remember how the peg lies at the start and turn it {words}, without moving its centre away.",
         words=_TURN,
+        entry_point="mikasa_robo.tasks.rotate:RotateStrict",
     )
     yield from _family(
         "TakeItBack",
@@ -205,6 +209,7 @@ def _rows() -> Iterator[TaskSpec]:
         oracle="initial position of the cube",
         oracle_shape=(3,),
         instruction="Push the green cube onto the red disc and, as soon as the disc changes colour, back to its start.",
+        entry_point="mikasa_robo.tasks.take_it_back:TakeItBack",
     )
     yield from _family(
         "RememberColor",

@@ -40,9 +40,15 @@ class Train:
     """The algorithm; all that follows it are its own options."""
 
 
+@dataclass
+class Expert:
+    """Run a scripted expert, or a twin of it without memory. `mikasa expert --help` shows the options."""
+
+
 _Command = (
     Annotated[ListTasks, tyro.conf.subcommand("list", prefix_name=False)]
     | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
+    | Annotated[Expert, tyro.conf.subcommand("expert", prefix_name=False)]
 )
 
 
@@ -52,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(args) >= 2 and args[0] == "train" and args[1] in get_args(Algorithm):
         # Handed over before anything is parsed: the options, --help among them, are the algorithm's.
         return _train(args[1], args[2:])
+    if args and args[0] == "expert":
+        run: Callable[[Sequence[str]], int] = importlib.import_module("mikasa_robo.experts.command").main
+        return run(args[1:])
     # Any: tyro takes a union of commands, for which typing has no name.
     command_type: Any = _Command
     command = tyro.cli(command_type, args=args, prog="mikasa", description="MIKASA: robot tasks that need memory.")

@@ -14,7 +14,9 @@ import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.tasks.rotate import Rotate, heading
 from mikasa_robo.tasks.shell_game import ShellGame
+from mikasa_robo.tasks.take_it_back import TakeItBack
 
 Env: TypeAlias = Any
 """What gymnasium.make returns. Its own type knows one seed, one reward and one flag; ours are a batch of each."""
@@ -176,9 +178,28 @@ def _succeed_shells(env: Env, rows: Sequence[int]) -> None:
         move(env, task.objects[1 + target], [i], torch.tensor([[*place, 1.0, 0.0, 0.0, 0.0]]))
 
 
+def _succeed_take_it_back(env: Env, rows: Sequence[int]) -> None:
+    task = cast(TakeItBack, base(env))
+    state, index = task.task_state, list(rows)
+    state.reached[index] = True
+    upright = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(len(index), 4)
+    move(env, task.objects[0], index, torch.cat([state.start[index], upright], dim=1))
+
+
+def _succeed_rotate(env: Env, rows: Sequence[int]) -> None:
+    # the peg lies still where it lay: had it been turned by the angle before, the episode would be won
+    state, index = cast(Rotate, base(env)).task_state, list(rows)
+    move(env, base(env).objects[0], index, state.start[index])
+    state.place[index] = state.start[index, :3]
+    state.heading[index] = heading(state.start[index, 3:]).to(torch.float32)
+    state.turned[index] = state.target[index]
+
+
 SUCCEED: dict[Any, Callable[[Env, Sequence[int]], None]] = {
     ChoiceTask: _succeed_choice,
     ShellGame: _succeed_shells,
+    Rotate: _succeed_rotate,
+    TakeItBack: _succeed_take_it_back,
 }
 """For each class of task what changes its state such that some environments, in their response phase and with the arm
 at rest, succeed at the next step. A new family adds its line here."""

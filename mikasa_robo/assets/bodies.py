@@ -26,7 +26,8 @@ BALL_RADIUS = 0.02
 DISC_THICKNESS = 0.001
 """A millimetre: thick enough not to flicker against the table top in a picture."""
 _WALLS = 8
-_MAX_DEPENETRATION_SPEED = 0.5  # m/s: an object that appears where the hand already is gets pushed out, not shot away
+_MAX_DEPENETRATION_SPEED = 5.0
+"""m/s: with 2 and less a closing gripper sinks in; with more, an object that appears where the hand is gets shot away."""
 
 
 def _material(scene: ManiSkillScene, rgba: Sequence[float]) -> sapien.render.RenderMaterial | None:

@@ -45,7 +45,7 @@ class Arm:
         quaternion: Tensor,
         gripper: Tensor,
         gain: float = 1.0,
-        posture: Tensor | None = None,
+        wrist: Tensor | None = None,
     ) -> Tensor:
         """One action towards a pose of the TCP, as fast as the joints allow.
 
@@ -55,7 +55,8 @@ class Arm:
             quaternion: (N, 4) wanted, wxyz.
             gripper: (N,) 1 open, -1 closed.
             gain: part of the way to be gone in this step.
-            posture: (N, 7) joint angles to lean to, as far as the pose leaves them free, rad; None: the start's.
+            wrist: (N,) wanted angle of the last joint, rad, which leaves the gripper's turn about the vertical free;
+                None: the pose alone is wanted.
 
         Returns:
             (N, 8) in [-1, 1].
@@ -63,13 +64,24 @@ class Arm:
         q, tcp = joints[:, :ARM_JOINTS], joints[:, -7:]
         error = torch.cat([position - tcp[:, :3], rotation_vector(quaternion, tcp[:, 3:])], dim=1)
         jacobian = self._chain.jacobian(q)  # (N, 6, 7); the robot's base is not turned against the world
+        if wrist is not None:
+            jacobian, error = jacobian[:, :5].clone(), error[:, :5]
+            jacobian[..., -1] = 0
         square = jacobian @ jacobian.transpose(1, 2)
-        square = square + self._damping**2 * torch.eye(6, device=q.device)
-        inverse = jacobian.transpose(1, 2) @ torch.linalg.inv(square)  # (N, 7, 6)
+        square = square + self._damping**2 * torch.eye(square.shape[1], device=q.device)
+        inverse = jacobian.transpose(1, 2) @ torch.linalg.inv(square)  # (N, 7, 6 or 5)
         step = (inverse @ error[..., None])[..., 0] * gain
-        lean = 0.2 * ((self._rest if posture is None else posture) - q)
+        lean = 0.2 * (self._rest - q)
         step = step + lean - (inverse @ (jacobian @ lean[..., None]))[..., 0]
-        return self.action(step, gripper)
+        action = self.action(step, gripper)
+        if wrist is not None:
+            action[:, ARM_JOINTS - 1] = self.turn(q[:, -1], wrist)
+        return action
+
+    @staticmethod
+    def turn(angle: Tensor, wanted: Tensor) -> Tensor:
+        """The part of an action (N,) that turns one joint from ``angle`` to ``wanted``, rad."""
+        return ((wanted - angle) / (REACHED * STEP_LIMIT)).clamp(-1, 1)
 
     @staticmethod
     def action(step: Tensor, gripper: Tensor) -> Tensor:

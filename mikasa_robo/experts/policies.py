@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
+from mikasa_robo.core.phases import CUE
+
+from .arm import Arm
 from .skill import History, Skill, View, look
 
 OBS_MODE = "objects"
 """What the policies look at; the expert reads the oracle in ``info`` besides."""
+
+
+TRY_STEPS = 3
+"""How many steps the sweeper stays at what it tries."""
+WRIST_RANGE = 0.16
+"""How far from its start the embodied twin turns its last joint, rad: five steps of cue at 0.04 rad a step."""
 
 
 class Policy(ABC):
@@ -79,6 +89,56 @@ class Forgetful(Policy):
         self._age += 1
         back = torch.arange(len(self._views) - 1, -1, -1, device=self._age.device)[:, None]
         return self.skill.recall(History(self._views, back < self._age), self._u)
+
+
+class Sweeper(Policy):
+    """Ignores the cue and tries everything, one after another, in a random order."""
+
+    def __init__(self, skill: Skill, seed: int = 0) -> None:
+        super().__init__(skill, seed)
+        n = max(skill.candidates, 1)
+        self._order = torch.zeros(skill.num_envs, n, dtype=torch.int64, device=skill.device)
+        self._place = torch.zeros(skill.num_envs, dtype=torch.int64, device=skill.device)
+        self._pressed = torch.zeros_like(self._place)
+
+    def reset(self, env_idx: Tensor | None = None) -> None:
+        super().reset(env_idx)
+        index = slice(None) if env_idx is None else env_idx
+        order = torch.rand(self._order.shape, device=self.skill.device, generator=self._generator).argsort(dim=1)
+        self._order[index], self._place[index], self._pressed[index] = order[index], 0, 0
+
+    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        now = self._order.gather(1, self._place[:, None]).to(torch.float32)
+        content = now.expand(-1, self.skill.size)
+        tried = self.skill.tried(view, content, info)
+        self._pressed = torch.where(tried, self._pressed + 1, torch.zeros_like(self._pressed))
+        over = self._pressed > TRY_STEPS
+        self._place = (self._place + over).clamp(max=self._order.shape[1] - 1)
+        self._pressed[over] = 0
+        return content
+
+
+class Embodied(Policy):
+    """Remembers nothing, but writes what it sees of the cue into its last joint, and reads it back from there."""
+
+    def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
+        view, skill = look(obs, self._objects), self.skill
+        levels = skill.levels
+        angle = view.joints[:, ARM_JOINTS - 1]
+        spread = torch.linspace(-WRIST_RANGE, WRIST_RANGE, max(levels, 2), device=angle.device) + START_QPOS[6]
+        read = (angle[:, None] - spread).abs().argmin(dim=1)
+        cue = info["phase"] == CUE
+        written = torch.where(cue, skill.encode(view), read).clamp(max=levels - 1)
+        skill.wrist = spread[written] if levels > 1 else None
+        action = skill.act(view, skill.decode(written, view, self._u), info)
+        if skill.wrist is not None:
+            writing = torch.zeros_like(action)  # while the cue is on view nothing else moves
+            writing[:, ARM_JOINTS - 1] = Arm.turn(angle, skill.wrist)
+            action = torch.where(cue[:, None], writing, action)
+        return action
+
+    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        raise AssertionError("what is believed is in the posture")
 
 
 class Random(Policy):

@@ -23,9 +23,17 @@ SKILLS: dict[str, str] = {
         ),
         f"{_HERE}.touching:TouchSkill",
     ),
-    "ShellGameTouch-v0": f"{_HERE}.touching:ShellTouchSkill",
+    **dict.fromkeys(("RotateLenient", "RotateStrict"), f"{_HERE}.rotating:RotateSkill"),
+    "ShellGameTouch-v0": f"{_HERE}.shells:ShellTouchSkill",
+    "ShellGamePush-v0": f"{_HERE}.shells:ShellPushSkill",
+    "ShellGamePick-v0": f"{_HERE}.shells:ShellPickSkill",
 }
 """Family or ID to ``"module:Class"``; an ID goes before its family."""
+
+
+def has_skill(env_id: str) -> bool:
+    """Whether there is an expert for the task."""
+    return env_id in CATALOG and (env_id in SKILLS or CATALOG[env_id].family in SKILLS)
 
 
 def make_skill(env_id: str, task: MemoryEnv[Any]) -> Skill:

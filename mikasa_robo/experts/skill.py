@@ -88,10 +88,14 @@ class Skill(ABC):
     """Numbers in the content."""
     draws: int
     """Uniform numbers that a guess takes."""
+    candidates: int = 0
+    """How many things there are to try one after another; 0 where that makes no sense."""
 
     def __init__(self, task: MemoryEnv[Any]) -> None:
         self.task, self.device, self.num_envs = task, task.device, task.num_envs
         self.arm = Arm(task.device)
+        self.wrist: Tensor | None = None
+        """(N,) rad, where the last joint has to be kept meanwhile; None: where the movement wants it."""
 
     def reset(self, env_idx: Tensor) -> None:  # noqa: B027  (most skills have no stages)
         """Forgets the stage of the movement in the environments ``env_idx`` (b,), whose episodes begin."""
@@ -112,9 +116,29 @@ class Skill(ABC):
         and how far it has got (``counted``, ``touched``).
         """
 
+    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+        """(N,) bool: what ``content`` names first has been tried, well or in vain."""
+        return torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+
+    @property
+    def levels(self) -> int:
+        """Number of different cues that can be told apart in a posture; 1 where none can be written."""
+        return 1
+
+    def encode(self, view: View) -> Tensor:
+        """(N,) number below `levels` of the cue that is on view."""
+        return torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+
+    def decode(self, level: Tensor, view: View, u: Tensor) -> Tensor:
+        """(N, size) content for the cue with number ``level`` (N,), with what is on view now.
+
+        Where nothing can be written it is a guess from ``u`` (N, draws).
+        """
+        return self.recall(History([view], torch.ones(1, self.num_envs, dtype=torch.bool, device=self.device)), u)
+
     def wait(self, view: View, place: Sequence[float]) -> Tensor:
         """The action (N, 8) that leads to ``place`` (x, y, z in m), with closed fingers."""
         n = len(view.joints)
         goal = torch.tensor(place, device=self.device).expand(n, 3)
         down = facing_down(torch.zeros(n, device=self.device))
-        return self.arm.act(view.joints, goal, down, -torch.ones(n, device=self.device))
+        return self.arm.act(view.joints, goal, down, -torch.ones(n, device=self.device), wrist=self.wrist)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from mikasa_robo.assets.bodies import MUG_HEIGHT
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.phases import RESPONSE
@@ -21,6 +21,8 @@ CLEARANCE = 0.02
 """How far above the highest object the fingertips travel, m."""
 PRESS = 0.008
 """How far below an object's top the fingertips aim, m."""
+PRESSED = 0.012
+"""Lower than this above a top, the fingers rest on it, m."""
 OVER = 0.02
 """Nearer than this in x and y, the hand comes down, m."""
 SAFE = 0.012
@@ -33,7 +35,7 @@ def nearest(position: Tensor, point: Tensor, among: Tensor) -> Tensor:
     return torch.where(among, distance, torch.inf).argmin(dim=1)
 
 
-def press(arm: Arm, view: View, place: Tensor, top: Tensor, highest: float) -> Tensor:
+def press(arm: Arm, view: View, place: Tensor, top: Tensor, highest: float, wrist: Tensor | None = None) -> Tensor:
     """The action (N, 8) that moves the closed fingers over a place and down onto it, touching nothing on the way.
 
     Args:
@@ -42,15 +44,15 @@ def press(arm: Arm, view: View, place: Tensor, top: Tensor, highest: float) -> T
         place: (N, 2) x and y, m.
         top: (N,) z of the top of what is to be touched, m.
         highest: z of the highest thing on the table, m.
+        wrist: see `Arm.act`.
     """
     tcp = view.tcp
     over = torch.linalg.norm(place - tcp[:, :2], dim=1) < OVER
     free = ((tcp[:, 2] - highest) / SAFE).clamp(0, 1)[:, None]
     xy = torch.where(over[:, None], place, tcp[:, :2] + free * (place - tcp[:, :2]))
     z = torch.where(over, top - PRESS, torch.full_like(top, highest + CLEARANCE))
-    return arm.act(
-        view.joints, torch.cat([xy, z[:, None]], dim=1), facing_down(torch.zeros_like(z)), -torch.ones_like(z)
-    )
+    goal = torch.cat([xy, z[:, None]], dim=1)
+    return arm.act(view.joints, goal, facing_down(torch.zeros_like(z)), -torch.ones_like(z), wrist=wrist)
 
 
 def still(view: View) -> Tensor:
@@ -67,6 +69,8 @@ class TouchSkill(Skill):
         super().__init__(task)
         self._choice = cast(ChoiceTask, task)
         self.size, self.draws = self._choice.wanted, self._choice.offered
+        self.candidates = self._choice.offered
+        self._sets = list(itertools.combinations(range(self.candidates), self.size))
         # an object's origin is in the middle of its height
         self._half_heights = torch.tensor(self._choice.heights(), device=task.device)
         self._highest = 2 * float(self._half_heights.max())
@@ -96,40 +100,33 @@ class TouchSkill(Skill):
             index = nearest(view.position, view.tcp, missing)
         row = torch.arange(len(index), device=index.device)
         place = view.position[row, index]
-        action = press(self.arm, view, place[:, :2], place[:, 2] + self._half_heights[index], self._highest)
+        action = press(self.arm, view, place[:, :2], place[:, 2] + self._half_heights[index], self._highest, self.wrist)
         action = torch.where(touched.all(dim=1, keepdim=True), still(view), action)
         ready = self.wait(view, (-0.03, 0.0, self._highest + 0.05))
         return torch.where((info["phase"] == RESPONSE)[:, None], action, ready)
 
-
-class ShellTouchSkill(Skill):
-    """ShellGameTouch. Content: the mug (N, 1) with the ball."""
-
-    size = 1
-    draws = 1
-
-    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        return info["oracle_info"].to(torch.float32)
-
-    def recall(self, history: History, u: Tensor) -> Tensor:
-        return recall_mug(history, u)
-
-    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
         index = content[:, 0].to(torch.int64)
-        place = view.position[torch.arange(len(index), device=index.device), 1 + index]
-        top = place[:, 2] + MUG_HEIGHT / 2
-        action = press(self.arm, view, place[:, :2], top, MUG_HEIGHT)
-        action = torch.where(info["touched"][:, None], still(view), action)
-        ready = self.wait(view, (-0.1, 0.0, MUG_HEIGHT + 0.06))
-        return torch.where((info["phase"] == RESPONSE)[:, None], action, ready)
+        row = torch.arange(len(index), device=index.device)
+        top = view.position[row, index, 2] + self._half_heights[index]
+        return (view.tcp[:, 2] < top + PRESSED) | info["counted"][row, index]
 
+    @property
+    def levels(self) -> int:
+        # cues that come one after another would have to be written on top of each other, in steps too small to move
+        return len(self._sets) if self.size == 1 or self._choice.shown == "together" else 1
 
-def recall_mug(history: History, u: Tensor) -> Tensor:
-    """(N, 1) the mug of a shell game that stands where the ball was seen last; a guess where it was not."""
-    seen = history.visible[..., 0] & ~history.visible[..., 1]  # (W, N) the ball, and no mugs yet
-    when = torch.arange(1, len(seen) + 1, device=u.device)[:, None]
-    last = (seen * when).argmax(dim=0)
-    ball = history.position[last, torch.arange(seen.shape[1], device=u.device), 0]
-    found = nearest(history.now.position[:, 1:], ball, torch.ones_like(history.now.visible[:, 1:]))
-    guessed = (u[:, 0] * 3).to(torch.int64)
-    return torch.where(seen.any(dim=0), found, guessed)[:, None].to(torch.float32)
+    def encode(self, view: View) -> Tensor:
+        if self.levels == 1:
+            return super().encode(view)
+        return (view.visible.to(torch.float32) @ self._table(self.device).T).argmax(dim=1)
+
+    def decode(self, level: Tensor, view: View, u: Tensor) -> Tensor:
+        if self.levels == 1:
+            return super().decode(level, view, u)
+        return torch.tensor(self._sets, device=level.device)[level].to(torch.float32)
+
+    def _table(self, device: torch.device) -> Tensor:
+        """(levels, K) 1 where the set of a level holds a candidate."""
+        sets = torch.tensor(self._sets, device=device)
+        return torch.zeros(len(sets), self.candidates, device=device).scatter(1, sets, 1.0)

@@ -1,0 +1,264 @@
+"""Does each task need memory? Success of the expert and of its twins that lack memory, for every task, in one table.
+
+    python benchmarks/memory_need.py --csv docs/results/memory_need.csv --markdown docs/results/memory_need.md
+
+Every row is written to the CSV as soon as it is measured; a run that is given an existing CSV goes on where that ended.
+
+With ``--sweep forgetful`` it measures instead how far back a task reaches: for each number k of remembered views how often
+``forgetful(k)`` succeeds, with delays of ``--delay`` steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+
+import mikasa_robo
+from mikasa_robo.catalog import CATALOG, TaskSpec
+from mikasa_robo.experts.command import PolicyName, policy_maker
+from mikasa_robo.experts.evaluation import Outcome, evaluate
+from mikasa_robo.experts.registry import has_skill
+
+RUNS: tuple[tuple[str, PolicyName, str], ...] = (
+    ("expert", "expert", "free"),
+    ("expert, arm held", "expert", "held"),
+    ("perfect memory", "forgetful", "free"),
+    ("memoryless", "memoryless", "free"),
+    ("sweeper", "sweeper", "free"),
+    ("embodied", "embodied", "free"),
+    ("embodied, arm held", "embodied", "held"),
+    ("random", "random", "free"),
+)
+"""Column, policy, arm."""
+STRICT = 0.999
+"""Level of the intervals that decide: with some 200 comparisons, one in twenty would look like a find at 0.95."""
+ENOUGH = 0.9
+FIELDS = ("env_id", "run", "episodes", "successes", "failures", "mean_length", "seconds")
+
+
+@dataclass
+class Options:
+    """Measure how often the scripted policies succeed."""
+
+    ids: tuple[str, ...] = ()
+    """Only these tasks; by default all."""
+    episodes: int = 300
+    """Episodes for each cell, rounded up to whole batches."""
+    num_envs: int = 64
+    """Episodes at a time."""
+    csv: Path | None = None
+    """Where the results go, row by row; an existing file is continued."""
+    markdown: Path | None = None
+    """Where the table goes; an existing file is replaced."""
+    picture: Path | None = None
+    """With --sweep: where the picture goes (PNG)."""
+    sweep: Literal["forgetful"] | None = None
+    """Measure success against the number of views remembered instead."""
+    delay: tuple[int, ...] = (5, 20, 50)
+    """With --sweep: delays in control steps."""
+    resolution: int = 2
+    """With --sweep: to how many views the smallest k is found."""
+
+
+def chance(row: TaskSpec) -> float | None:
+    """Probability to succeed by a guess, where it can be counted."""
+    n = int(row.kwargs.get("n", 0))
+    if row.family == "ShellGame":
+        return 1 / 3
+    if row.family in ("RememberColor", "RememberShape"):
+        return 1 / n
+    if row.family == "RememberShapeAndColor":
+        return 1 / (row.kwargs["shapes"] * row.kwargs["colors"])
+    if row.family in ("BunchOfColors", "SeqOfColors"):
+        return 1 / math.comb(9, n)
+    return 1 / math.perm(9, n) if row.family == "ChainOfColors" else None
+
+
+def goal(row: TaskSpec) -> float:
+    """What the expert is to reach."""
+    if row.family.startswith("Intercept"):
+        return 0.90 if row.mode == "Fast" else 0.95
+    return 0.99
+
+
+def can_be_held(row: TaskSpec) -> bool:
+    """Whether there are steps before the response phase in which the arm can be held."""
+    return row.response > 0
+
+
+def beats(outcome: Outcome, bound: float, level: float = STRICT) -> bool:
+    """Whether a success rate is above ``bound`` beyond its interval."""
+    return outcome.interval(level)[0] > bound
+
+
+def verdict(row: TaskSpec, runs: dict[str, Outcome]) -> str:
+    """What the row shows, in a few words."""
+    bound = chance(row)
+    expert = [runs[name] for name in ("expert", "expert, arm held") if name in runs]
+    said = []
+    # an expert at its goal may show less in so many episodes: it misses the goal if its interval does
+    if any(outcome.interval()[1] < goal(row) for outcome in expert):
+        said.append("expert below its goal")
+    if bound is None:
+        return ", ".join(said) or "see the notes"
+    without = ("memoryless", "sweeper", "embodied, arm held", "random")
+    said += [f"{name} beats chance" for name in without if name in runs and beats(runs[name], bound)]
+    if "embodied" in runs and beats(runs["embodied"], bound):
+        said.append("needs memory; a free arm can serve as one")
+    return ", ".join(said) or "needs memory"
+
+
+def read(path: Path | None) -> dict[tuple[str, str], Outcome]:
+    """What a CSV of an earlier run holds."""
+    if path is None or not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {
+            (row["env_id"], row["run"]): Outcome(
+                int(row["episodes"]), int(row["successes"]), int(row["failures"]), float(row["mean_length"])
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def append(path: Path | None, values: dict[str, Any]) -> None:
+    """Adds a row to the CSV."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerow(values)
+
+
+def cell(outcome: Outcome | None) -> str:
+    """Success rate and its 95 % interval, in per cent."""
+    if outcome is None:
+        return "-"
+    low, high = outcome.interval()
+    return f"{100 * outcome.rate:.1f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def markdown(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> str:
+    """The table."""
+    names = [name for name, _, _ in RUNS]
+    lines = ["| ID | chance | " + " | ".join(names) + " | |", "|---|---:|" + "---:|" * len(names) + "---|"]
+    for row in rows:
+        runs = {name: results[row.id, name] for name in names if (row.id, name) in results}
+        if not runs:
+            continue
+        bound = chance(row)
+        told = "-" if bound is None else f"{100 * bound:.3g}"
+        cells = " | ".join(cell(runs.get(name)) for name in names)
+        lines.append(f"| `{row.id}` | {told} | {cells} | {verdict(row, runs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
+    """Fills the table."""
+    results = read(options.csv)
+    for row in rows:
+        for name, policy, arm in RUNS:
+            if (row.id, name) in results or (arm == "held" and not can_be_held(row)):
+                continue
+            start = time.perf_counter()
+            kwargs: dict[str, Any] = {"arm": arm} if arm == "held" else {}
+            outcome = evaluate(row.id, policy_maker(policy), options.episodes, options.num_envs, **kwargs)
+            results[row.id, name] = outcome
+            values = (outcome.episodes, outcome.successes, outcome.failures, outcome.mean_length)
+            seconds = round(time.perf_counter() - start, 1)
+            append(options.csv, dict(zip(FIELDS, (row.id, name, *values, seconds), strict=True)))
+            print(f"{row.id} {name}: {cell(outcome)} %, {seconds} s", flush=True)
+        if options.markdown is not None:
+            options.markdown.parent.mkdir(parents=True, exist_ok=True)
+            options.markdown.write_text(markdown(results, rows))
+    print(markdown(results, rows))
+
+
+def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
+    """Success of forgetful(k) against k, and the smallest k with which it succeeds, found by bisection.
+
+    forgetful(k) has to remember the cue until its last touch: besides the delay, the specified horizon, its horizon
+    holds what is left of the cue after it was seen and the time of the movement.
+    """
+    curves: dict[tuple[str, int], dict[int, float]] = {}
+    table = []
+    for row in rows:
+        for delay in options.delay:
+            curve: dict[int, float] = {}
+
+            def succeeds(k: int, row: TaskSpec = row, delay: int = delay, curve: dict[int, float] = curve) -> bool:
+                policy = policy_maker("forgetful", k)
+                outcome = evaluate(row.id, policy, options.episodes, options.num_envs, delay_steps=delay)
+                curve[k] = outcome.rate
+                print(f"{row.id} delay {delay} k {k}: {cell(outcome)} %", flush=True)
+                return outcome.rate > ENOUGH
+
+            low, high = delay, row.horizon - row.delay + delay
+            if succeeds(low):
+                high = low
+            elif not succeeds(high):
+                low = high = -1
+            while high - low > options.resolution:
+                middle = (low + high) // 2
+                low, high = (low, middle) if succeeds(middle) else (middle, high)
+            curves[row.id, delay] = dict(sorted(curve.items()))
+            told = f"{high}" if high >= 0 else "more than the episode"
+            table.append(f"| `{row.id}` | {delay} | {told} |")
+    head = f"| ID | delay = specified horizon | smallest k with success above {ENOUGH:.0%} |\n|---|---:|---:|\n"
+    print("\n" + head + "\n".join(table))
+    if options.markdown is not None:
+        options.markdown.parent.mkdir(parents=True, exist_ok=True)
+        options.markdown.write_text(head + "\n".join(table) + "\n")
+    if options.picture is not None:
+        draw(curves, options.picture)
+
+
+def draw(curves: dict[tuple[str, int], dict[int, float]], path: Path) -> None:
+    """Success against k, a panel for each task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    ids = list(dict.fromkeys(env_id for env_id, _ in curves))
+    figure, axes = plt.subplots(1, len(ids), figsize=(3 * len(ids), 2.6), sharey=True, squeeze=False)
+    for axis, env_id in zip(axes[0], ids, strict=True):
+        for (other, delay), curve in curves.items():
+            if other == env_id:
+                axis.plot(list(curve), list(curve.values()), marker="o", label=f"delay {delay}")
+        axis.set(title=env_id, xlabel="views remembered, k")
+        axis.legend(fontsize=7)
+    axes[0][0].set(ylabel="success", ylim=(-0.03, 1.03))
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command."""
+    options = tyro.cli(Options, args=argv)
+    unknown = [env_id for env_id in options.ids if not has_skill(env_id)]
+    if unknown:
+        raise SystemExit(f"--ids {' '.join(unknown)}: no such task with an expert; `mikasa list` shows all tasks")
+    rows = [CATALOG[env_id] for env_id in (options.ids or mikasa_robo.TASKS) if has_skill(env_id)]
+    torch.set_num_threads(1)
+    if options.sweep is None:
+        measure(options, rows)
+    else:
+        sweep(options, [row for row in rows if row.delay])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""RotateLenient and RotateStrict: the peg is grasped in its middle and turned with the wrist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.tasks.rotate import HALF_WIDTH, Rotate, heading
+
+from .arm import facing_down
+from .skill import History, Skill, View
+
+YAW_RANGE = (-2.0, 3.5)
+"""Turn of the gripper about the vertical that the last joint allows, rad."""
+HOVER = 0.12
+GRASP = 0.02
+"""z of the fingertips, m."""
+
+
+class RotateSkill(Skill):
+    """Content: the angle (N, 1) that the peg has still to be turned by, rad."""
+
+    size = 1
+    draws = 1
+
+    def __init__(self, task: MemoryEnv[Any]) -> None:
+        super().__init__(task)
+        self._both_ways = cast(Rotate, task).both_ways
+
+    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        remaining: Tensor = info["oracle_info"]
+        return remaining
+
+    def recall(self, history: History, u: Tensor) -> Tensor:
+        now = history.now
+        assert now.prompt is not None
+        row = torch.arange(self.num_envs, device=u.device)
+        first = torch.stack([_pose(view) for view in history.views])[history.oldest, row]
+        # one view alone tells nothing of the start: it is guessed
+        start = torch.where(history.valid.sum(dim=0) > 1, yaw_of(first), math.pi * (u[:, 0] - 0.5))
+        if len(history.views) > 1:
+            started = history.valid.sum(dim=0) == 1  # the very first view of an episode is its start
+            start = torch.where(started, yaw_of(first), start)
+        turned = fold(yaw_of(_pose(now)) - start)
+        if not self._both_ways:  # from a little back to nearly half a turn forth
+            turned = torch.remainder(turned + 0.3, math.pi) - 0.3
+        return now.prompt - turned[:, None]
+
+    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+        remaining = content[:, 0]
+        pose, tcp = _pose(view), view.tcp
+        place, yaw = pose[:, :3], yaw_of(pose)
+        distance = torch.linalg.norm(place[:, :2] - tcp[:, :2], dim=1)
+        # which of the two ways to grasp: the one that needs the shorter turn of the wrist and leaves room for the rest
+        options = yaw[:, None] + math.pi * torch.tensor([-1.0, 0.0, 1.0], device=yaw.device)
+        end = options + remaining[:, None]
+        outside = (options < YAW_RANGE[0]) | (options > YAW_RANGE[1]) | (end < YAW_RANGE[0]) | (end > YAW_RANGE[1])
+        best = (options.abs() + 10.0 * outside).argmin(dim=1)
+        low = (tcp[:, 2] < place[:, 2] + 0.03) & (distance < 0.03)
+        # once the fingers are about the peg, it is the hand's own turn that tells which way it was grasped
+        hand = _hand_yaw(view)
+        nearest = (options - hand[:, None]).abs().argmin(dim=1)
+        grasp = options.gather(1, torch.where(low, nearest, best)[:, None])[:, 0]
+        aligned = (grasp - hand).abs() < 0.25
+        over = (distance < 0.012) & aligned
+        closing = low & (tcp[:, 2] < place[:, 2] + 0.012)
+        holding = closing & (view.fingers < HALF_WIDTH + 0.002)
+        z = torch.where(over | low, torch.full_like(distance, GRASP), torch.full_like(distance, HOVER))
+        goal = torch.cat([place[:, :2], z[:, None]], dim=1)
+        goal = torch.where(holding[:, None], torch.cat([tcp[:, :2], z[:, None]], dim=1), goal)
+        wanted = torch.where(holding, hand + remaining.clamp(-0.3, 0.3), grasp)
+        gripper = torch.where(closing, -1.0, 1.0)
+        action = self.arm.act(view.joints, goal, facing_down(wanted), gripper)
+        done = (remaining.abs() < 0.04) & holding
+        rest = torch.zeros_like(action)
+        rest[:, -1] = -1
+        return torch.where(done[:, None], rest, action)
+
+
+def fold(angle: Tensor) -> Tensor:
+    """To [-pi/2, pi/2): the yaw of something whose two ends look alike."""
+    return torch.remainder(angle + math.pi / 2, math.pi) - math.pi / 2
+
+
+def yaw_of(pose: Tensor) -> Tensor:
+    """(N,) rad, the direction of the long side of a peg at ``pose`` (N, 7), seen from above."""
+    return heading(pose[:, 3:]).to(torch.float32)
+
+
+def _pose(view: View) -> Tensor:
+    return torch.cat([view.position[:, 0], view.quaternion[:, 0]], dim=1)
+
+
+def _hand_yaw(view: View) -> Tensor:
+    """(N,) rad, turn of the gripper about the vertical, in the range of the last joint."""
+    w, x, y, z = view.joints[:, -4:].unbind(-1)
+    yaw = torch.atan2(2 * (x * y + w * z), w * w + x * x - y * y - z * z)
+    middle = sum(YAW_RANGE) / 2
+    return torch.remainder(yaw - middle + math.pi, 2 * math.pi) - math.pi + middle

@@ -1,0 +1,103 @@
+"""Intercept: a ball rolls past; bring it to rest in the goal disc."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import BALL_RADIUS, build_disc, disc_pose
+from mikasa_robo.assets.palette import rgba
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import Senses
+from mikasa_robo.core.sampling import Uniforms, between
+
+from .rolling_ball import REST_SPEED, RollingBallTask, RollingState, ball_speed, sample_roll
+
+GOAL_RADIUS = 0.1  # m
+GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
+GOAL_Y = (-0.2, 0.2)  # m
+LYING = 0.01  # m: a ball whose centre is so near the height at which it rolls is on the table
+
+
+@dataclass
+class InterceptState(RollingState):
+    """One row per environment. Objects: the ball, the disc."""
+
+    goal: Tensor  # (N, 2) m, x and y of the disc's centre
+
+
+def sample_ball_and_goal(u: Uniforms, speeds: tuple[float, float]) -> InterceptState:
+    """Takes 5 uniforms: those of the ball and the disc's y."""
+    start, velocity = sample_roll(u, speeds)
+    goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
+    return InterceptState(
+        start=start.to(torch.float32), velocity=velocity.to(torch.float32), goal=goal.to(torch.float32)
+    )
+
+
+class Intercept(RollingBallTask[InterceptState]):
+    """Bring a rolling ball to rest in the goal disc.
+
+    Task: a red ball (radius 0.02 m) rolls past the robot, mostly along +y; a disc (radius 0.1 m) marks the goal. The
+    ball has to be stopped and taken over: untouched it rolls past or through the disc and off the table.
+    Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
+    medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; disc y ∈ ±0.2 m; the arm's start.
+    Success: the ball's centre is within 0.1 m of the disc's in x and y, within 0.01 m of the height at which it rolls,
+    and slower than 0.05 m/s. It may still be held. There is no failure.
+    Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90.
+    """
+
+    draws: ClassVar[int] = 5
+    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "place": 2.0, "rest": 1.0, "still": 0.5}
+
+    def build(self) -> list[Actor]:
+        disc = build_disc(self.scene, "goal", rgba("lime"), GOAL_RADIUS, parked=1)
+        return [self.build_rolling_ball(), disc]
+
+    def sample(self, u: Uniforms) -> InterceptState:
+        return sample_ball_and_goal(u, self.speed_range)
+
+    def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        on_view, ball = super().layout(s, elapsed)
+        return on_view.expand(-1, 2), torch.cat([ball, disc_pose(s.goal)[:, None]], dim=1)
+
+    def advance(self, s: InterceptState, senses: Senses, touching: Tensor) -> None:
+        """Nothing has to be kept in mind."""
+
+    def _to_goal(self, s: InterceptState, senses: Senses) -> Tensor:
+        """(N,) how far the ball is from lying in the disc, m; 0 where it does."""
+        ball = senses.objects[:, 0, :3]
+        across = (torch.linalg.norm(ball[:, :2] - s.goal, dim=-1) - GOAL_RADIUS).clamp(min=0)
+        above = ((ball[:, 2] - BALL_RADIUS).abs() - LYING).clamp(min=0)
+        return torch.hypot(across, above)
+
+    def judge(self, s: InterceptState, senses: Senses) -> dict[str, Tensor]:
+        in_goal = self._to_goal(s, senses) == 0
+        at_rest = ball_speed(senses) < REST_SPEED
+        return {
+            "success": in_goal & at_rest & senses.responding,
+            "fail": torch.zeros_like(in_goal),
+            "in_goal": in_goal,
+            "at_rest": at_rest,
+        }
+
+    def reward_terms(self, s: InterceptState, senses: Senses) -> dict[str, Tensor]:
+        """``rest`` pays in the disc only: to move a stopped ball there costs nothing."""
+        remaining = self._to_goal(s, senses)
+        in_goal = remaining == 0
+        still = rewards.still(senses.joint_speed)
+        slow = rewards.closeness(ball_speed(senses))
+        return {
+            "reach": rewards.reach(senses.tcp[:, :3], senses.objects[:, 0, :3]),
+            "place": rewards.closeness(remaining),
+            "rest": torch.where(in_goal, slow, torch.zeros_like(slow)),
+            "still": torch.where(in_goal, still, 0.2 * still),
+        }
+
+    def state_features(self, s: InterceptState, senses: Senses) -> dict[str, Tensor]:
+        return super().state_features(s, senses) | {"ball_to_goal": s.goal - senses.objects[:, 0, :2]}

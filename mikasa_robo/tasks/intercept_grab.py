@@ -1,0 +1,90 @@
+"""InterceptGrab: a ball rolls past; catch it and lift it off the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import BALL_RADIUS
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import Senses
+from mikasa_robo.core.sampling import Uniforms
+
+from .rolling_ball import REST_SPEED, RollingBallTask, RollingState, ball_speed, sample_roll
+
+LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
+
+
+@dataclass
+class InterceptGrabState(RollingState):
+    """One row per environment. The only object is the ball."""
+
+    grasped: Tensor  # (N,) bool, both fingers were on the ball in the last step
+
+
+def sample_ball(u: Uniforms, speeds: tuple[float, float]) -> InterceptGrabState:
+    """Takes 4 uniforms, those of the ball."""
+    start, velocity = sample_roll(u, speeds)
+    no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
+    return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
+
+
+class InterceptGrab(RollingBallTask[InterceptGrabState]):
+    """Catch a rolling ball and lift it.
+
+    Task: a red ball (radius 0.02 m) rolls past the robot, mostly along +y, and, untouched, off the table.
+    Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
+    medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; the arm's start.
+    Success: both fingers touch the ball, its lowest point is more than 0.02 m above the table, it is at rest (slower
+    than 0.05 m/s against the table, not against the hand) and the robot is static (arm joints below 0.2 rad/s). There is
+    no failure.
+    Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90.
+    """
+
+    draws: ClassVar[int] = 4
+    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "grasp": 1.0, "lift": 1.0, "still": 0.5}
+
+    def build(self) -> list[Actor]:
+        return [self.build_rolling_ball()]
+
+    def sample(self, u: Uniforms) -> InterceptGrabState:
+        return sample_ball(u, self.speed_range)
+
+    def advance(self, s: InterceptGrabState, senses: Senses, touching: Tensor) -> None:
+        s.grasped = touching[:, 1:, 0].all(dim=1)  # links: hand, left finger, right finger
+
+    def _height(self, senses: Senses) -> Tensor:
+        """(N,) of the ball's lowest point above the table, m."""
+        return senses.objects[:, 0, 2] - BALL_RADIUS
+
+    def judge(self, s: InterceptGrabState, senses: Senses) -> dict[str, Tensor]:
+        lifted = self._height(senses) > LIFT_HEIGHT
+        at_rest = ball_speed(senses) < REST_SPEED
+        return {
+            "success": s.grasped & lifted & at_rest & senses.static & senses.responding,
+            "fail": torch.zeros_like(lifted),
+            "grasped": s.grasped.clone(),
+            "lifted": lifted,
+            "at_rest": at_rest,
+            "static": senses.static,
+        }
+
+    def reward_terms(self, s: InterceptGrabState, senses: Senses) -> dict[str, Tensor]:
+        height = self._height(senses)
+        held = s.grasped & (height > LIFT_HEIGHT)
+        still = rewards.still(senses.joint_speed)
+        grasped = s.grasped.to(still.dtype)
+        return {
+            "reach": rewards.reach(senses.tcp[:, :3], senses.objects[:, 0, :3]),
+            "grasp": grasped,
+            "lift": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
+            "still": torch.where(held, still, 0.2 * still),
+        }
+
+    def state_features(self, s: InterceptGrabState, senses: Senses) -> dict[str, Tensor]:
+        return super().state_features(s, senses) | {"grasped": s.grasped}

@@ -1,0 +1,141 @@
+"""The ball that rolls over the table in Intercept and InterceptGrab."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball
+from mikasa_robo.assets.palette import rgba
+from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.sampling import Uniforms, between, upright
+
+SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
+"""m/s along y."""
+SPEED_LIMITS = (0.15, 2.0)
+"""m/s: slower, and a ball that nobody touches may stop in the disc; faster, and PhysX lets it turn too slowly to roll."""
+DRIFT = (0.0, 0.05)  # m/s along x
+START_X = (-0.35, -0.05)  # m
+START_Y = (-0.9, -0.65)  # m
+DAMPING = 0.05
+"""1/s, linear and angular alike, so that the ball rolls without slipping as it slows down. Over the 1.2 m to the far end
+of the farthest disc a ball loses 0.06 m/s; what is slower than 0.08 m/s for half a second PhysX puts to rest."""
+REST_SPEED = 0.05  # m/s
+
+
+def speed_range_of(speed: str, speed_range: Sequence[float] | None) -> tuple[float, float]:
+    """The range (low, high) in m/s that the two constructor arguments stand for. Raises ValueError naming what is wrong."""
+    if not isinstance(speed, str) or speed not in SPEEDS:
+        raise ValueError(f"speed={speed!r} is not known: use {', '.join(map(repr, SPEEDS))}")
+    if speed_range is None:
+        return SPEEDS[speed]
+    pair = tuple(speed_range) if isinstance(speed_range, list | tuple) else ()
+    numbers = [v for v in pair if isinstance(v, int | float) and not isinstance(v, bool)]
+    if not len(pair) == len(numbers) == 2 or not SPEED_LIMITS[0] <= numbers[0] <= numbers[1] <= SPEED_LIMITS[1]:
+        raise ValueError(
+            f"speed_range={speed_range!r} must be two speeds (low, high) with "
+            f"{SPEED_LIMITS[0]} <= low <= high <= {SPEED_LIMITS[1]} m/s"
+        )
+    return float(numbers[0]), float(numbers[1])
+
+
+def sample_roll(u: Uniforms, speeds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Takes 4 uniforms: start (b, 3), m, and velocity (b, 3), m/s, of the ball; float64."""
+    values = u.take(4)
+    x, y = between(values[:, 0], *START_X), between(values[:, 1], *START_Y)
+    vx, vy = between(values[:, 2], *DRIFT), between(values[:, 3], *speeds)
+    return (
+        torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
+        torch.stack([vx, vy, torch.zeros_like(vx)], dim=1),
+    )
+
+
+def rolling(velocity: Tensor) -> Tensor:
+    """(…, 3) velocity (m/s) of a ball to (…, 6): the same and the angular velocity (rad/s) with which it does not slip."""
+    vx, vy, vz = velocity.unbind(-1)
+    return torch.stack([vx, vy, vz, -vy / BALL_RADIUS, vx / BALL_RADIUS, torch.zeros_like(vz)], dim=-1)
+
+
+@dataclass
+class RollingState:
+    """One row per environment."""
+
+    start: Tensor  # (N, 3) m, where the ball's centre was at t = 0
+    velocity: Tensor  # (N, 3) m/s, with which it began
+
+
+S = TypeVar("S", bound=RollingState)
+
+
+class RollingBallTask(MemoryEnv[S]):
+    """A red ball, object 0, rolls past the robot, mostly along +y; nothing is ever hidden, acting counts from t = 0.
+
+    Args:
+        speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
+        speed_range: (low, high) of the speed along y, 0.15…2 m/s, in place of the named one.
+        cue_steps: the episode's length in control steps: its cue, the rolling ball, is on view to the end.
+        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        speed: Literal["slow", "medium", "fast"] = "slow",
+        speed_range: Sequence[float] | None = None,
+        cue_steps: int = 90,
+        **kwargs: Any,
+    ) -> None:
+        self.speed_range = speed_range_of(speed, speed_range)
+        super().__init__(*args, cue_steps=cue_steps, delay_steps=0, response_steps=0, **kwargs)
+
+    def build_rolling_ball(self) -> Actor:
+        """The ball, object 0."""
+        return build_ball(
+            self.scene,
+            "ball",
+            rgba("red"),
+            BALL_RADIUS,
+            parked=0,
+            linear_damping=DAMPING,
+            angular_damping=DAMPING,
+        )
+
+    def touchable(self, objects: list[Actor]) -> list[Actor]:
+        return objects[:1]
+
+    def velocities(self, s: S) -> Tensor:
+        start = torch.zeros(len(s.start), len(self.objects), 6, device=s.start.device)
+        start[:, 0] = rolling(s.velocity)
+        return start
+
+    def layout(self, s: S, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        on_view = torch.ones(len(s.start), 1, dtype=torch.bool, device=s.start.device)
+        return on_view, upright(s.start)[:, None]
+
+    def perceive(self, s: S, senses: Senses) -> tuple[Tensor, Tensor]:
+        """A ball looks alike from all sides: how far it has turned, and so its speed, is not to be seen."""
+        poses = senses.objects[..., :7].clone()
+        poses[:, 0, 3:] = poses.new_tensor([1.0, 0.0, 0.0, 0.0])
+        return self.layout(s, senses.elapsed)[0], poses
+
+    def oracle(self, s: S) -> Tensor:
+        return s.velocity.clone()
+
+    def state_features(self, s: S, senses: Senses) -> dict[str, Tensor]:
+        ball = senses.objects[:, 0]
+        return {
+            "start_velocity": s.velocity,
+            "ball_velocity": ball[:, 7:10],
+            "tcp_to_ball": ball[:, :3] - senses.tcp[:, :3],
+            "fingers": senses.fingers,
+        }
+
+
+def ball_speed(senses: Senses) -> Tensor:
+    """(N,) m/s, of the ball's centre against the table."""
+    return torch.linalg.norm(senses.objects[:, 0, 7:10], dim=-1)

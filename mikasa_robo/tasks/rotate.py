@@ -1,0 +1,296 @@
+"""RotateLenient and RotateStrict: turn a peg by a given angle from where it lay at the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import build_peg
+from mikasa_robo.assets.palette import rgba
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.phases import DELAY
+from mikasa_robo.core.sampling import Uniforms, between
+
+HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
+JITTER = 0.1  # m, of the peg's centre in x and in y
+TOLERANCE = 0.1  # rad
+LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by whether the peg may have to be turned both ways
+NEAR = 0.05  # m: farther from its start in x or in y the peg has been moved away (Strict)
+LEVEL = 0.1  # rad, largest roll and pitch (Strict)
+REST_SPEED, REST_TURN = 0.05, 0.2  # m/s, rad/s
+STANDING = 0.1  # a peg whose axis is so short as seen from above stands on end: which way it points is not to be told
+
+_H = math.sqrt(0.5)
+PEG_ROTATIONS = torch.tensor(
+    [
+        *([1, 0, 0, 0], [_H, _H, 0, 0], [_H, -_H, 0, 0], [0, 1, 0, 0]),  # about its long side
+        *([0, 0, 1, 0], [0, 0, 0, 1], [0, 0, _H, _H], [0, 0, _H, -_H]),  # end for end
+    ],
+    dtype=torch.float32,
+)
+"""(8, 4) quaternions wxyz that turn a peg, whose long side is x, into itself."""
+
+
+def folded(q: Tensor) -> Tensor:
+    """(N, 4) quaternions of a peg to the least rotations that look the same: its ends are alike, and so are its sides.
+
+    Of a peg that lies on the table the yaw is then in ±π/2.
+    """
+    same = quaternion_raw_multiply(q[:, None], PEG_ROTATIONS.to(q))  # (N, 8, 4)
+    least = same[..., 0].abs().argmax(dim=1)
+    return same[torch.arange(len(q), device=q.device), least]
+
+
+def long_axis(q: Tensor) -> Tensor:
+    """(N, 4) quaternions wxyz to the peg's x axis in the world, (N, 3)."""
+    w, x, y, z = q.unbind(-1)
+    return torch.stack([1 - 2 * (y**2 + z**2), 2 * (x * y + w * z), 2 * (x * z - w * y)], dim=-1)
+
+
+def heading(q: Tensor) -> Tensor:
+    """(N,) float64: yaw of the peg's x axis as seen from above, rad in (-π, π]."""
+    # in float64: the last bit of a float32 arc tangent depends on how many there are
+    axis = long_axis(q.to(torch.float64))
+    return torch.atan2(axis[:, 1], axis[:, 0])
+
+
+def tilt(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Roll and pitch, (N,) float64 each, rad; yaw is turned first, then pitch, then roll."""
+    w, x, y, z = q.to(torch.float64).unbind(-1)
+    roll = torch.atan2(2 * (y * z + w * x), 1 - 2 * (x**2 + y**2))
+    return roll, torch.asin((2 * (w * y - x * z)).clamp(-1, 1))
+
+
+def wrapped(angle: Tensor) -> Tensor:
+    """The same angle in (-π, π]."""
+    return math.pi - torch.remainder(math.pi - angle, 2 * math.pi)
+
+
+def angle_range_of(both_ways: bool, angle_range: Sequence[float] | None) -> tuple[float, float]:
+    """The range (low, high) in rad that the two constructor arguments stand for. Raises ValueError naming what is wrong."""
+    if not isinstance(both_ways, bool):
+        raise ValueError(f"both_ways={both_ways!r} must be True or False")
+    if angle_range is None:
+        return TOLERANCE, LARGEST_ANGLE[both_ways]
+    pair = tuple(angle_range) if isinstance(angle_range, list | tuple) else ()
+    numbers = [v for v in pair if isinstance(v, int | float) and not isinstance(v, bool)]
+    if not len(pair) == len(numbers) == 2 or not TOLERANCE <= numbers[0] <= numbers[1] <= math.pi:
+        raise ValueError(
+            f"angle_range={angle_range!r} must be two angles (low, high) with {TOLERANCE} <= low <= high <= pi rad"
+        )
+    return float(numbers[0]), float(numbers[1])
+
+
+@dataclass
+class RotateState:
+    """One row per environment. Object: the peg."""
+
+    start: Tensor  # (N, 7) pose of the peg at t = 0, m
+    target: Tensor  # (N,) signed angle to turn the peg by, rad
+    turned: Tensor  # (N,) angle by which it has been turned so far, rad; whole turns count
+    heading: Tensor  # (N,) yaw at which it was last seen, rad
+    place: Tensor  # (N, 3) m, where its centre was after the last step
+    speed: Tensor  # (N,) m/s, of its centre over the last step
+    spin: Tensor  # (N,) rad/s, of its heading over the last step
+    grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step
+
+
+def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> RotateState:
+    """Takes 5 uniforms: the peg's place (x, y), its yaw, size and sign of the angle."""
+    values = u.take(5)
+    xy, yaw = between(values[:, :2], -JITTER, JITTER), between(values[:, 2], -math.pi, math.pi)
+    z, zero = torch.full_like(yaw, HALF_WIDTH), torch.zeros_like(yaw)
+    start = torch.stack([*xy.unbind(1), z, (yaw / 2).cos(), zero, zero, (yaw / 2).sin()], dim=1).to(torch.float32)
+    size = between(values[:, 3], angles[1], angles[0])  # backwards: high is drawn, low is not
+    sign = torch.where((values[:, 4] < 0.5) & both_ways, -1.0, 1.0)
+    return RotateState(
+        start=start,
+        target=(sign * size).to(torch.float32),
+        turned=zero.to(torch.float32),
+        heading=heading(start[:, 3:]).to(torch.float32),
+        place=start[:, :3].clone(),
+        speed=zero.to(torch.float32),
+        spin=zero.to(torch.float32),
+        grasped=torch.zeros(u.count, dtype=torch.bool, device=u.device),
+    )
+
+
+class Rotate(MemoryEnv[RotateState]):
+    """Turn the peg by the prompted angle: what RotateLenient and RotateStrict share.
+
+    Task: a uniformly blue peg (half length 0.12 m, half width 0.025 m) lies on the table, on view all the time. It has
+    to be turned about the vertical by the prompted angle, counter-clockwise if that is positive. Where it pointed at the
+    start shows in the first frame only, and its ends look alike. Turning it while grasped, pushing an end, and lifting
+    it in between are equally good.
+    Randomisations: centre x, y ∈ ±0.1 m; yaw uniform in ±π; angle uniform in (0.1, π/2] or, with ``both_ways``, size
+    uniform in (0.1, π/4] and either sign equally often; the arm's start.
+    Success: the angle by which the peg has been turned is within 0.1 rad of the target, the peg is at rest (slower than
+    0.05 m/s and 0.2 rad/s over the last control step) and the robot is static (arm joints below 0.2 rad/s). The angle is
+    summed up from step to step, of the yaw of the peg's long axis as seen from above, so that half and whole turns
+    count; while the peg stands on end (axis within 6° of the vertical) it does not change. The peg may still be held.
+    There is no failure.
+    Oracle: (N, 1) float32, signed angle still to turn, rad: target less angle turned so far.
+    Prompt: (N, 1) float32, target angle, rad.
+    Perception: the peg's orientation is folded to the least rotation that looks the same (yaw in ±90°, roll in ±45°).
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.7, E.8; T = 90. Ours, where the paper is silent: the speeds
+    of a peg at rest.
+
+    Args:
+        both_ways: whether the peg may have to be turned clockwise.
+        angle_range: (low, high) of the angle's size, 0.1…π rad, in place of the mode's own.
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
+            in a delay the table is empty, and then the peg lies where it lay.
+        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+    """
+
+    draws: ClassVar[int] = 5
+    strict: ClassVar[bool]
+
+    def __init__(
+        self,
+        *args: Any,
+        both_ways: bool = False,
+        angle_range: Sequence[float] | None = None,
+        cue_steps: int = 1,
+        delay_steps: int = 0,
+        response_steps: int = 89,
+        **kwargs: Any,
+    ) -> None:
+        self.angle_range, self.both_ways = angle_range_of(both_ways, angle_range), both_ways
+        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+
+    def build(self) -> list[Actor]:
+        return [build_peg(self.scene, "peg", rgba("blue"), HALF_LENGTH, HALF_WIDTH, parked=0)]
+
+    def sample(self, u: Uniforms) -> RotateState:
+        return sample_peg(u, self.angle_range, self.both_ways)
+
+    def layout(self, s: RotateState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        return (self.timeline.phase(elapsed) != DELAY)[:, None], s.start[:, None].clone()
+
+    def advance(self, s: RotateState, senses: Senses, touching: Tensor) -> None:
+        q = senses.objects[:, 0, 3:7]
+        lying = torch.linalg.norm(long_axis(q)[:, :2], dim=-1) > STANDING
+        # before and at the first step of the response phase the peg is only just put there
+        counts = lying & (senses.elapsed > self.timeline.response_start)
+        now = torch.where(counts, heading(q), s.heading.to(torch.float64))
+        turn = wrapped(now - s.heading)
+        place = torch.where((senses.elapsed > self.timeline.response_start)[:, None], senses.objects[:, 0, :3], s.place)
+        # over a whole step: the velocity that the simulator reports of what is held between fingers trembles
+        s.speed = torch.linalg.norm(place - s.place, dim=-1) * self.control_freq
+        s.spin = turn.abs().to(torch.float32) * self.control_freq
+        s.place = place
+        s.turned = (s.turned + turn).to(torch.float32)
+        s.heading = now.to(torch.float32)
+        s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
+
+    def prompt(self, s: RotateState) -> Tensor:
+        return s.target[:, None].clone()
+
+    def oracle(self, s: RotateState) -> Tensor:
+        return (s.target - s.turned)[:, None]
+
+    def perceive(self, s: RotateState, senses: Senses) -> tuple[Tensor, Tensor]:
+        poses = senses.objects[..., :7].clone()
+        poses[:, 0, 3:] = folded(poses[:, 0, 3:])
+        return self.layout(s, senses.elapsed)[0], poses
+
+    def judge(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
+        peg = senses.objects[:, 0]
+        facing = (s.target - s.turned).abs() < TOLERANCE
+        at_rest = (s.speed < REST_SPEED) & (s.spin < REST_TURN)
+        in_place = ((peg[:, :2] - s.start[:, :2]).abs() < NEAR).all(dim=-1)
+        roll, pitch = tilt(peg[:, 3:7])
+        level = (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
+        success = facing & at_rest & senses.static & senses.responding
+        return {
+            "success": success & in_place & level if self.strict else success,
+            "fail": torch.zeros_like(facing),
+            "facing": facing,
+            "at_rest": at_rest,
+            "in_place": in_place,
+            "level": level,
+            "static": senses.static,
+        }
+
+    def reward_terms(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
+        """``progress`` rises all the way to the target, from either side; ``align`` asks for fingers on both long sides."""
+        peg = senses.objects[:, 0]
+        remaining = (s.target - s.turned).abs()
+        still = rewards.still(senses.joint_speed)
+        terms = {
+            "reach": rewards.reach(senses.tcp[:, :3], peg[:, :3]),
+            "align": 1 - self._in_hand(senses)[1] ** 2,
+            "grasp": s.grasped.to(still.dtype),
+            "progress": rewards.closeness(remaining, sharpness=1.0),
+            "still": torch.where((remaining < TOLERANCE) | ~senses.responding, still, 0.2 * still),
+        }
+        if self.strict:
+            up = 1 - 2 * (peg[:, 4] ** 2 + peg[:, 5] ** 2)  # z component of the peg's z axis
+            away = torch.linalg.norm(self._away(s, senses)[:, :2], dim=-1)
+            terms["place"] = rewards.closeness(away) * up.clamp(0, 1)
+        return terms
+
+    @staticmethod
+    def _in_hand(s: Senses) -> tuple[Tensor, Tensor]:
+        """Cosines (N,) between the peg's long axis and the hand's x axis, and the way in which the fingers open (y)."""
+        w, x, y, z = s.tcp[:, 3:].unbind(-1)
+        hand_x = long_axis(s.tcp[:, 3:])
+        hand_y = torch.stack([2 * (x * y - w * z), 1 - 2 * (x**2 + z**2), 2 * (y * z + w * x)], dim=-1)
+        axis = long_axis(s.objects[:, 0, 3:7])
+        return (hand_x * axis).sum(dim=-1), (hand_y * axis).sum(dim=-1)
+
+    def _away(self, s: RotateState, senses: Senses) -> Tensor:
+        """(N, 3) from the peg's centre to where it was at the start, m."""
+        return s.start[:, :3] - senses.objects[:, 0, :3]
+
+    def state_features(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
+        peg, tcp = senses.objects[:, 0], senses.tcp[:, :3]
+        shown = self.layout(s, senses.elapsed)[0]
+        axis, (along, across) = long_axis(peg[:, 3:7]), self._in_hand(senses)
+        to_peg = peg[:, :3] - tcp
+        features = {
+            "turned": s.turned,
+            "remaining": s.target - s.turned,
+            "tcp_to_peg": to_peg * shown,
+            "tcp_to_ends": torch.cat([to_peg + HALF_LENGTH * axis, to_peg - HALF_LENGTH * axis], dim=1) * shown,
+            "peg_axis": axis * shown,
+            # cosine and sine of twice the angle: the same for either end
+            "peg_in_hand": torch.stack([along**2 - across**2, 2 * along * across], dim=1) * shown,
+            "speed": s.speed,
+            "spin": s.spin,
+            "grasped": s.grasped,
+            "fingers": senses.fingers,
+        }
+        if self.strict:
+            features["peg_to_start"] = self._away(s, senses) * shown
+        return features
+
+
+class RotateLenient(Rotate):
+    """Turn the peg by the prompted angle, wherever it comes to lie.
+
+    It need not even lie: a peg that is held in the air, turned and at rest, counts. See `Rotate`.
+    """
+
+    strict: ClassVar[bool] = False
+    reward_scales: ClassVar[dict[str, float]] = {"reach": 1, "align": 0.5, "grasp": 1, "progress": 4, "still": 0.5}
+
+
+class RotateStrict(Rotate):
+    """Turn the peg by the prompted angle on the spot.
+
+    Success asks for more than `Rotate`'s: the peg's centre is within 0.05 m of its start in x and in y, and its roll and
+    pitch are within 0.1 rad; a peg that was rolled onto another side has to be rolled back. Its height is left open.
+    """
+
+    strict: ClassVar[bool] = True
+    reward_scales: ClassVar[dict[str, float]] = {**RotateLenient.reward_scales, "place": 2}

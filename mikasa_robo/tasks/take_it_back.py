@@ -1,0 +1,210 @@
+"""TakeItBack: push a cube onto a goal and, once it has been there, back to where it started."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
+from mani_skill.utils.structs import Actor
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import build_cube, build_disc, disc_pose
+from mikasa_robo.assets.palette import rgba
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.phases import DELAY
+from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
+
+HALF_SIZE = 0.02  # m, of the cube
+START_X = (-0.05, 0.05)  # m
+LANES = (-0.1, 0.0, 0.1)  # m, y
+LANE_JITTER = 0.02  # m
+GOAL_X = (0.2, 0.25)  # m
+GOAL_Y = 0.0  # m
+RADII = (0.01, 0.075)  # m, of goal and region: at most half of the 0.15 m between them where they are nearest
+LYING = 0.01  # m: a cube whose centre is so near the height at which it lies is on the table
+REST_SPEED = 0.05  # m/s
+
+
+def _cube_rotations() -> Tensor:
+    """(24, 4) quaternions wxyz that turn a cube into itself."""
+    found = torch.tensor(list(itertools.product((-1.0, 0.0, 1.0), repeat=4)), dtype=torch.float64)
+    found = found[(found != 0).sum(dim=1) != 3]  # 1, 2 or 4 entries that are not 0, all of one size
+    found = found / found.norm(dim=1, keepdim=True)
+    first = found.gather(1, (found != 0).to(torch.int64).argmax(dim=1, keepdim=True))
+    return found[first[:, 0] > 0].to(torch.float32)  # q and -q are one rotation
+
+
+CUBE_ROTATIONS = _cube_rotations()
+
+
+def folded(q: Tensor) -> Tensor:
+    """(N, 4) quaternions of a cube to the least rotations that look the same: all its sides are of one colour."""
+    same = quaternion_raw_multiply(q[:, None], CUBE_ROTATIONS.to(q))  # (N, 24, 4)
+    least = same[..., 0].abs().argmax(dim=1)
+    return same[torch.arange(len(q), device=q.device), least]
+
+
+def outside(xyz: Tensor, centre: Tensor, radius: float) -> Tensor:
+    """(N,) how far a cube's centre (N, 3) is from lying within ``radius`` of ``centre`` (N, 2), m; 0 where it does."""
+    across = (torch.linalg.norm(xyz[:, :2] - centre, dim=-1) - radius).clamp(min=0)
+    above = ((xyz[:, 2] - HALF_SIZE).abs() - LYING).clamp(min=0)
+    return torch.hypot(across, above)
+
+
+@dataclass
+class TakeItBackState:
+    """One row per environment. Objects: the cube, the red disc, the magenta disc."""
+
+    start: Tensor  # (N, 3) m, where the cube's centre was at t = 0
+    goal: Tensor  # (N, 2) m, x and y of the discs' centre
+    reached: Tensor  # (N,) bool, the cube has been on the goal
+    grasped: Tensor  # (N,) bool, both fingers were on the cube in the last step
+
+
+def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
+    """Takes 4 uniforms: the start's x, its lane, its place beside the lane's middle, the goal's x."""
+    values = u.take(4)
+    lanes = torch.tensor(LANES, dtype=torch.float64, device=u.device)
+    y = lanes[index_below(values[:, 1], len(LANES))] + between(values[:, 2], -LANE_JITTER, LANE_JITTER)
+    x = between(values[:, 0], *START_X)
+    goal_x = between(values[:, 3], *GOAL_X)
+    no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
+    return TakeItBackState(
+        start=torch.stack([x, y, torch.full_like(x, HALF_SIZE)], dim=1).to(torch.float32),
+        goal=torch.stack([goal_x, torch.full_like(goal_x, GOAL_Y)], dim=1).to(torch.float32),
+        reached=no,
+        grasped=no.clone(),
+    )
+
+
+class TakeItBack(MemoryEnv[TakeItBackState]):
+    """Push the cube onto the goal, then back to its start.
+
+    Task: a green cube (half size 0.02 m) and, ahead of it, a red goal disc. As soon as the cube lies on the disc (its
+    centre within the disc's circle) the disc is magenta, and stays so; now the cube has to go back. Where it started
+    shows nowhere after the first frame: the region around it has no marker, and it is in no observation but the oracle
+    and ``state``, which holds the oracle. Pushing and carrying are equally good.
+    Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not turned; goal x ∈ [0.2, 0.25] m;
+    the arm's start.
+    Success: the goal was reached earlier, and the cube lies in the region (centre within 0.03 m of its start), slower
+    than 0.05 m/s, and the robot is static (arm joints below 0.2 rad/s). Lying: centre within 0.01 m of the height at
+    which it started, so that it may still be held but not carried over. There is no failure.
+    Oracle: (N, 3) float32, initial xyz of the cube, m.
+    Perception: the cube's orientation is folded to the least rotation that looks the same (yaw in ±45°).
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.9; T = 180. Ours, where the paper is silent: the goal lies
+    at y = 0 for every start, since a disc straight ahead of the start would go on showing its y; the lanes' jitter; the
+    radius of the region: with 0.05 m every start's x would be as good as 0, and only the lane need be remembered.
+    An upright hand reaches about x = 0.165 m: for far goals it has to lean forward. Since nothing is a mistake, a
+    hand that sets the cube down at six places in turn succeeds without memory (scripted: 99 % of episodes).
+
+    Args:
+        goal_radius: of the disc, 0.01…0.075 m.
+        region_radius: how far from its start the cube may lie at the end, 0.01…0.075 m.
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
+            in a delay the table is empty, and then all stands where it stood.
+        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+    """
+
+    draws: ClassVar[int] = 4
+    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "grasp": 1.0, "progress": 4.0, "still": 0.5}
+
+    def __init__(
+        self,
+        *args: Any,
+        goal_radius: float = 0.05,
+        region_radius: float = 0.03,
+        cue_steps: int = 1,
+        delay_steps: int = 0,
+        response_steps: int = 179,
+        **kwargs: Any,
+    ) -> None:
+        for name, value in (("goal_radius", goal_radius), ("region_radius", region_radius)):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not RADII[0] <= value <= RADII[1]:
+                raise ValueError(f"{name}={value!r} must be a length of {RADII[0]} to {RADII[1]} m")
+        self.goal_radius, self.region_radius = goal_radius, region_radius
+        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+
+    def build(self) -> list[Actor]:
+        cube = build_cube(self.scene, "cube", rgba("lime"), HALF_SIZE, parked=0)
+        discs = [
+            build_disc(self.scene, f"goal_{color}", rgba(color), self.goal_radius, parked=1 + k)
+            for k, color in enumerate(("red", "magenta"))
+        ]
+        return [cube, *discs]
+
+    def touchable(self, objects: list[Actor]) -> list[Actor]:
+        return objects[:1]
+
+    def sample(self, u: Uniforms) -> TakeItBackState:
+        return sample_start_and_goal(u)
+
+    def layout(self, s: TakeItBackState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        disc = disc_pose(s.goal)
+        on_view = self.timeline.phase(elapsed) != DELAY
+        visible = torch.stack([on_view, on_view & ~s.reached, on_view & s.reached], dim=1)
+        return visible, torch.stack([upright(s.start), disc, disc], dim=1)
+
+    def advance(self, s: TakeItBackState, senses: Senses, touching: Tensor) -> None:
+        # before and at the first step of the response phase the cube is only just put there
+        acted = senses.elapsed > self.timeline.response_start
+        s.reached = s.reached | (acted & (self._to_goal(s, senses) == 0))
+        s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
+
+    def perceive(self, s: TakeItBackState, senses: Senses) -> tuple[Tensor, Tensor]:
+        poses = senses.objects[..., :7].clone()
+        poses[:, 0, 3:] = folded(poses[:, 0, 3:])
+        return self.layout(s, senses.elapsed)[0], poses
+
+    def _to_goal(self, s: TakeItBackState, senses: Senses) -> Tensor:
+        return outside(senses.objects[:, 0, :3], s.goal, self.goal_radius)
+
+    def _to_region(self, s: TakeItBackState, senses: Senses) -> Tensor:
+        return outside(senses.objects[:, 0, :3], s.start[:, :2], self.region_radius)
+
+    def judge(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
+        in_region = self._to_region(s, senses) == 0
+        at_rest = torch.linalg.norm(senses.objects[:, 0, 7:10], dim=-1) < REST_SPEED
+        return {
+            "success": s.reached & in_region & at_rest & senses.static & senses.responding,
+            "fail": torch.zeros_like(s.reached),
+            "reached": s.reached.clone(),
+            "in_region": in_region,
+            "at_rest": at_rest,
+            "static": senses.static,
+        }
+
+    def reward_terms(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
+        """``progress`` counts both legs, half each: reaching the goal never costs anything."""
+        way = torch.linalg.norm(s.goal - s.start[:, :2], dim=-1)
+        there = 1 - self._to_goal(s, senses) / (way - self.goal_radius)
+        back = 1 - self._to_region(s, senses) / (way - self.region_radius)
+        arrived = s.reached & (self._to_region(s, senses) == 0)
+        still = rewards.still(senses.joint_speed)
+        return {
+            "reach": rewards.reach(senses.tcp[:, :3], senses.objects[:, 0, :3]),
+            "grasp": s.grasped.to(still.dtype),
+            "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
+            "still": torch.where(arrived | ~senses.responding, still, 0.2 * still),
+        }
+
+    def oracle(self, s: TakeItBackState) -> Tensor:
+        return s.start.clone()
+
+    def state_features(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
+        cube = senses.objects[:, 0]
+        shown = self.layout(s, senses.elapsed)[0][:, :1]
+        return {
+            "start": s.start,
+            "tcp_to_cube": (cube[:, :3] - senses.tcp[:, :3]) * shown,
+            "cube_to_goal": (s.goal - cube[:, :2]) * shown,
+            "cube_to_start": (s.start - cube[:, :3]) * shown,
+            "cube_velocity": cube[:, 7:] * shown,
+            "reached": s.reached,
+            "grasped": s.grasped,
+            "fingers": senses.fingers,
+        }

@@ -1,0 +1,77 @@
+"""The benchmarks run from end to end; what they measure is not tested."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import task_speed
+from benchmarks.task_speed import Args, Measured, note, random_walk, table
+
+ROOT = Path(__file__).resolve().parent.parent
+IDS = ("ShellGameTouch-v0", "RememberColor3-v0")
+
+
+def test_task_speed_runs_and_writes_a_row_for_each_id(tmp_path: Path) -> None:
+    few = ["--num-envs", "1", "3", "--rounds", "2", "--steps", "3", "--warm-up", "4"]
+    files = {"csv": tmp_path / "new" / "speed.csv", "markdown": tmp_path / "speed.md"}
+    where = [text for name, path in files.items() for text in (f"--{name}", str(path))]
+    # a process of its own: it turns warnings and logging off
+    done = subprocess.run(
+        [sys.executable, "benchmarks/task_speed.py", "--env-ids", *IDS, *few, *where],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with files["csv"].open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header[:2] == ["ID", "T"]
+    assert [row[0] for row in rows] == list(IDS)
+    for row in rows:
+        assert all(float(number) > 0 for number in row[1:-1])
+        assert len(row) == len(header) == 7
+    for text in (done.stdout, files["markdown"].read_text()):
+        for row in rows:
+            assert sum(all(cell in line for cell in row) for line in text.splitlines()) == 1
+
+
+def test_a_slow_task_is_given_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, slow = Measured([90.0, 100.0], [0.9, 1.1, 1.0]), Measured([10.0], [0.1])
+    monkeypatch.setattr(task_speed, "NOTES", {"ShellGame": "mugs of many shapes"})
+    assert note("ShellGameTouch-v0", [fast, fast]) == ""
+    assert note("ShellGameTouch-v0", [fast, slow]) == "mugs of many shapes"
+    assert note("RememberColor3-v0", [slow]) == "not explained yet"
+    rows = table({"ShellGameTouch-v0": [fast, slow]}, (1, 64))
+    assert rows[1] == ["ShellGameTouch-v0", "90", "100", "1.00", "10", "0.10", "mugs of many shapes"]
+
+
+def test_all_tasks_get_the_same_walk_of_moderate_actions() -> None:
+    walk = random_walk(64, 8)
+    assert torch.equal(random_walk(2, 8), walk[:, :2])
+    assert float(walk.abs().max()) <= 1
+    assert float(walk.std()) == pytest.approx(0.3, rel=0.05)
+    near = (walk[1:] * walk[:-1]).mean() / walk.pow(2).mean()
+    assert float(near) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (Args(env_ids=("RememberColour3-v0",)), "--env-ids RememberColour3-v0"),
+        (Args(rounds=0), "--rounds 0"),
+        (Args(num_envs=(1, 0)), "--num-envs 0"),
+        (Args(steps=0), "--steps 0"),
+    ],
+)
+def test_wrong_options_are_named(args: Args, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        args.check()

@@ -1,0 +1,243 @@
+"""Experts reach their goals, and twins without memory stay at chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from task_helpers import base, make
+from torch import Tensor
+
+import mikasa_robo
+from benchmarks import memory_need
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts import command
+from mikasa_robo.experts.arm import Arm, facing_down, quaternion_product, rotation_vector
+from mikasa_robo.experts.command import PolicyName, policy_maker
+from mikasa_robo.experts.evaluation import Outcome, evaluate
+from mikasa_robo.experts.policies import Forgetful
+from mikasa_robo.experts.registry import has_skill, make_skill
+from mikasa_robo.experts.skill import look
+
+EPISODES = 50
+CHOICES = [i for i in mikasa_robo.TASKS if memory_need.chance(CATALOG[i]) is not None]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(env_id: str, policy: PolicyName, episodes: int = EPISODES, k: int = 1000, **kwargs: Any) -> Outcome:
+    return evaluate(env_id, policy_maker(policy, k), episodes, num_envs=episodes, seed=7, **kwargs)
+
+
+# ---------------------------------------------------------------------- every task
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", [i for i in mikasa_robo.TASKS if has_skill(i)])
+def test_the_expert_is_within_five_points_of_its_goal(env_id: str) -> None:
+    outcome = run(env_id, "expert")
+    assert outcome.rate >= memory_need.goal(CATALOG[env_id]) - 0.05, outcome
+
+
+def upper_bound(p: float, n: int, tail: float = 1e-4) -> int:
+    """The largest number of successes in n trials that is not rarer than ``tail`` at probability ``p``."""
+    total = 0.0
+    for k in range(n, -1, -1):
+        total += math.comb(n, k) * p**k * (1 - p) ** (n - k)
+        if total > tail:
+            return k
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", CHOICES)
+def test_without_memory_there_is_only_chance(env_id: str) -> None:
+    chance = memory_need.chance(CATALOG[env_id])
+    assert chance is not None
+    outcome = run(env_id, "memoryless")
+    assert outcome.successes <= upper_bound(chance, outcome.episodes), outcome
+    assert outcome.successes + outcome.failures > 0.9 * outcome.episodes, "most did not even try"
+
+
+@pytest.mark.parametrize("env_id", ["RememberColor3-v0", "ShellGamePick-v0", "SeqOfColors3-v0", "ChainOfColors3-v0"])
+def test_a_memory_of_what_was_seen_is_as_good_as_the_oracle(env_id: str) -> None:
+    assert run(env_id, "forgetful", 16).successes >= 15
+
+
+def test_a_sweep_is_a_guess_unless_mistakes_are_ignored() -> None:
+    swept = run("RememberColor3-v0", "sweeper")
+    assert swept.successes <= upper_bound(1 / 3, EPISODES)
+    assert swept.successes + swept.failures >= 0.9 * EPISODES
+    free = run("RememberColor3-v0", "sweeper", on_mistake="ignore", response_steps=80)
+    assert free.rate > 0.9, free
+    assert free.failures == 0
+
+
+@pytest.mark.parametrize("env_id", ["RememberColor5-v0", "ShellGameTouch-v0", "BunchOfColors3-v0"])
+def test_a_posture_serves_as_a_memory_unless_the_arm_is_held(env_id: str) -> None:
+    chance = memory_need.chance(CATALOG[env_id])
+    assert chance is not None
+    assert run(env_id, "embodied").rate > 0.9
+    held = run(env_id, "embodied", arm="held")
+    assert held.successes <= upper_bound(chance, EPISODES), held
+    assert run(env_id, "expert", arm="held").rate > 0.94
+
+
+def test_random_actions_do_not_succeed() -> None:
+    assert run("RememberColor3-v0", "random").successes <= 2
+
+
+# ---------------------------------------------------------------------- memory
+def test_a_forgetful_policy_forgets_what_is_older_than_k_views() -> None:
+    env = make("ChainOfColors3-v0", 4, obs_mode="objects")
+    task = base(env)
+    skill = make_skill("ChainOfColors3-v0", task)
+    whole, short = Forgetful(skill, k=100), Forgetful(skill, k=9)
+    obs, info = env.reset(seed=1)
+    whole.reset()
+    short.reset()
+    target = task.task_state.target.to(torch.float32)
+    for t in range(21):
+        view = look(obs, len(task.objects))
+        remembered, recent = whole.content(view, info), short.content(view, info)
+        if t >= 10:
+            assert torch.equal(remembered, target)
+        if t == 14:  # the views of t = 5…14 show the second and the third
+            assert torch.equal(recent[:, 1:], target[:, 1:])
+        if t == 19:  # t = 10…19: the third alone
+            assert torch.equal(recent[:, 2:], target[:, 2:])
+            assert not torch.equal(recent, target)
+        obs, _, _, _, info = env.step(torch.zeros(4, 8))
+    env.reset(seed=2, options={"env_idx": [1]})
+    whole.reset(torch.tensor([1]))
+    obs, info = task.get_obs(), task.get_info()
+    remembered = whole.content(look(obs, len(task.objects)), info)
+    assert torch.equal(remembered[[0, 2, 3]], target[[0, 2, 3]]), "a new episode elsewhere changed what is remembered"
+    assert int(remembered[1, 2]) == int(task.task_state.target[1, 0]), "the last seen is the first of the new episode"
+    env.close()
+
+
+def test_a_negative_memory_is_refused() -> None:
+    env = make("RememberColor3-v0", 2, obs_mode="objects")
+    with pytest.raises(ValueError, match="k=-1"):
+        Forgetful(make_skill("RememberColor3-v0", base(env)), k=-1)
+    env.close()
+
+
+# ---------------------------------------------------------------------- the arm
+def random_quaternions(n: int, seed: int) -> Tensor:
+    q = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return q / q.norm(dim=1, keepdim=True)
+
+
+def test_rotation_vectors_lead_from_one_rotation_to_the_other() -> None:
+    present, wanted = random_quaternions(1000, 0), random_quaternions(1000, 1)
+    vector = rotation_vector(wanted, present)
+    angle = vector.norm(dim=1, keepdim=True)
+    assert float(angle.max()) <= math.pi + 1e-6
+    turn = torch.cat([(angle / 2).cos(), vector / angle * (angle / 2).sin()], dim=1)
+    reached = quaternion_product(turn, present)
+    assert torch.allclose((reached * wanted).sum(dim=1).abs(), torch.ones(1000, dtype=torch.float64), atol=1e-9)
+    assert float(rotation_vector(present, present).abs().max()) < 1e-6
+
+
+def test_the_arm_goes_where_it_is_sent_and_keeps_its_wrist_where_asked() -> None:
+    env = make("RememberColor3-v0", 8, obs_mode="joints")
+    obs, _ = env.reset(seed=0)
+    arm = Arm()
+    generator = torch.Generator().manual_seed(0)
+    goal = torch.rand(8, 3, generator=generator) * torch.tensor([0.2, 0.5, 0.2]) + torch.tensor([-0.15, -0.25, 0.1])
+    yaw = torch.rand(8, generator=generator) - 0.5
+    for _ in range(40):
+        action = arm.act(obs["joints"], goal, facing_down(yaw), -torch.ones(8))
+        assert float(action.abs().max()) <= 1
+        obs = env.step(action)[0]
+    tcp = obs["joints"][:, -7:]
+    assert float((tcp[:, :3] - goal).norm(dim=1).max()) < 2e-3
+    assert float(rotation_vector(facing_down(yaw), tcp[:, 3:]).norm(dim=1).max()) < 0.02
+    wrist = torch.linspace(0.6, 1.0, 8)
+    for _ in range(30):
+        obs = env.step(arm.act(obs["joints"], goal - 0.05, facing_down(yaw), -torch.ones(8), wrist=wrist))[0]
+    assert float((obs["joints"][:, 6] - wrist).abs().max()) < 1e-3
+    assert float((obs["joints"][:, -7:-4] - goal + 0.05).norm(dim=1).max()) < 2e-3
+    down = torch.tensor([0.0, 0.0, -1.0])
+    q = obs["joints"][:, -4:]
+    axis = 2 * torch.stack([q[:, 1] * q[:, 3] + q[:, 0] * q[:, 2], q[:, 2] * q[:, 3] - q[:, 0] * q[:, 1]], dim=1)
+    assert float(axis.abs().max()) < 0.02, f"the gripper does not point {down.tolist()}"
+    env.close()
+
+
+# ---------------------------------------------------------------------- figures and the command
+def test_intervals_are_wilson_s() -> None:
+    low, high = Outcome(100, 95, 5, 1.0).interval()
+    assert low == pytest.approx(0.8882, abs=1e-4)
+    assert high == pytest.approx(0.9785, abs=1e-4)
+    assert Outcome(10, 0, 0, math.nan).interval()[0] == pytest.approx(0, abs=1e-9)
+
+
+def test_chance_and_goals_are_those_of_the_tasks() -> None:
+    assert memory_need.chance(CATALOG["ShellGamePush-v0"]) == pytest.approx(1 / 3)
+    assert memory_need.chance(CATALOG["RememberShapeAndColor5x3-v0"]) == pytest.approx(1 / 15)
+    assert memory_need.chance(CATALOG["BunchOfColors3-v0"]) == pytest.approx(1 / 84)
+    assert memory_need.chance(CATALOG["ChainOfColors3-v0"]) == pytest.approx(1 / 504)
+    assert memory_need.chance(CATALOG["TakeItBack-v0"]) is None
+    assert memory_need.goal(CATALOG["InterceptFast-v0"]) == 0.9
+    assert memory_need.goal(CATALOG["RotateStrictPos-v0"]) == 0.99
+
+
+def test_a_row_is_judged_by_its_intervals() -> None:
+    row = CATALOG["RememberColor3-v0"]
+    good, guess, best = Outcome(300, 300, 0, 1.0), Outcome(300, 110, 190, 1.0), Outcome(300, 160, 140, 1.0)
+    assert memory_need.verdict(row, {"expert": good, "memoryless": guess}) == "needs memory"
+    assert "memoryless beats chance" in memory_need.verdict(row, {"expert": good, "memoryless": best})
+    assert "below its goal" in memory_need.verdict(row, {"expert": Outcome(300, 280, 20, 1.0)})
+    assert "free arm" in memory_need.verdict(row, {"expert": good, "embodied": good})
+
+
+def test_the_table_is_made_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--csv", str(tmp_path / "need.csv"), "--markdown", str(tmp_path / "need.md")]
+    size = ["--episodes", "4", "--num-envs", "4"]
+    memory_need.main(["--ids", "RememberColor3-v0", *files, *size])
+    assert capsys.readouterr().out.count("RememberColor3-v0 ") >= len(memory_need.RUNS)
+    memory_need.main(["--ids", "RememberColor3-v0", *files, *size])
+    assert "RememberColor3-v0 expert" not in capsys.readouterr().out, "what was measured is measured again"
+    table = (tmp_path / "need.md").read_text()
+    assert table.count("\n") == 3
+    assert "| 33.3 | 100.0 (" in table
+
+
+def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--env-id", "RememberColor3-v0", "--episodes", "4", "--num-envs", "4"]) == 0
+    assert "success 100.0% (95 % interval" in capsys.readouterr().out
+    taken = tmp_path / "a.mp4"
+    taken.touch()
+    for bad, named in (
+        (["--env-id", "Nothing-v0"], "Nothing-v0"),
+        (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
+        (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
+    ):
+        assert command.main(bad) == 2
+        assert named in capsys.readouterr().err
+
+
+@pytest.mark.render
+def test_a_video_is_drawn(tmp_path: Path) -> None:
+    import imageio.v3 as imageio
+
+    path = tmp_path / "videos" / "expert.mp4"
+    command.film("RememberColor3-v0", policy_maker("expert"), path, num_envs=1)
+    frames = imageio.imread(path)
+    assert len(frames) > 10
+    assert frames[0].shape == (512, 512, 3)
+    assert float(frames[-1].std()) > 5

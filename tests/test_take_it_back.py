@@ -1,0 +1,523 @@
+"""TakeItBack: the goal comes first, the disc tells when, the start is told nowhere; and that a robot can do it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import gymnasium as gym
+import pytest
+import torch
+from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
+from task_helpers import (
+    HIDDEN_HEIGHT,
+    Env,
+    Record,
+    base,
+    chi_square_p,
+    go_to,
+    make,
+    move,
+    random_actions,
+    stagger,
+    step,
+    still_action,
+)
+from torch import Tensor
+
+from mikasa_robo.assets.bodies import DISC_THICKNESS
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.tasks.take_it_back import (
+    CUBE_ROTATIONS,
+    HALF_SIZE,
+    TakeItBack,
+    TakeItBackState,
+    folded,
+    outside,
+    sample_start_and_goal,
+)
+
+MANY = 1000
+N = 8
+ID = "TakeItBack-v0"
+GOAL, REGION = 0.05, 0.03  # m, radii
+CUBE, RED, MAGENTA = range(3)
+NO_TOUCH = torch.zeros(MANY, 3, 1, dtype=torch.bool)
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Env]:
+    """Eight environments whose hands are moved in space."""
+    made = make(ID, N, control_mode="pd_ee_delta_pose", obs_mode="state+objects+oracle")
+    yield made
+    made.close()
+
+
+def task_of(env: Env) -> TakeItBack:
+    return cast(TakeItBack, base(env))
+
+
+def lying(xy: Tensor) -> Tensor:
+    """(b, 7) poses of cubes that lie at ``xy`` (b, 2)."""
+    pose = torch.zeros(len(xy), 7)
+    pose[:, :2], pose[:, 2], pose[:, 3] = xy, HALF_SIZE, 1.0
+    return pose
+
+
+# ---------------------------------------------------------------------- by tensors, a thousand at a time
+def fresh(seed: int = 0, count: int = MANY) -> TakeItBackState:
+    values = torch.rand(count, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return sample_start_and_goal(Uniforms(values))
+
+
+def senses(cube: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> Senses:
+    """The cube at ``cube`` (MANY, 2 or 3), at rest; the hand 10 cm above it."""
+    objects = torch.zeros(MANY, 3, 13)
+    objects[:, CUBE, :7] = lying(cube[:, :2])
+    if cube.shape[1] == 3:
+        objects[:, CUBE, 2] = cube[:, 2]
+    tcp = objects[:, CUBE, :7].clone()
+    tcp[:, 2] += 0.1
+    return Senses(
+        elapsed=torch.full((MANY,), elapsed),
+        responding=torch.full((MANY,), elapsed >= 1),
+        objects=objects,
+        tcp=tcp,
+        joint_speed=torch.full((MANY,), joint_speed),
+        fingers=torch.full((MANY,), 0.04),
+    )
+
+
+def directions() -> Tensor:
+    """(MANY, 2) of length 1, all round."""
+    angle = torch.linspace(0, 2 * math.pi, MANY)
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def test_starts_and_goals_are_where_they_are_said_to_be() -> None:
+    s = fresh(count=30_000)
+    x, y, z = s.start.T
+    assert -0.05 <= float(x.min()) < -0.0499
+    assert 0.0499 < float(x.max()) <= 0.05
+    lane = (y / 0.1).round().clamp(-1, 1)
+    off = y - 0.1 * lane
+    assert 0.0199 < float(off.abs().max()) <= 0.02 + 1e-6
+    assert chi_square_p(torch.bincount((lane + 1).to(torch.int64), minlength=3)) > 1e-3
+    assert bool((z == HALF_SIZE).all())
+    assert 0.2 <= float(s.goal[:, 0].min()) < 0.2001
+    assert 0.2499 < float(s.goal[:, 0].max()) <= 0.25
+    assert bool((s.goal[:, 1] == 0).all()), "the disc would tell in which lane the cube started"
+    table = torch.corrcoef(torch.stack([x, lane, off, s.goal[:, 0]]))
+    assert float((table - torch.eye(4)).abs().max()) < 0.03, "the goal tells something of the start"
+    assert not bool(s.reached.any() | s.grasped.any())
+
+
+def test_goal_and_region_never_overlap(env: Env) -> None:
+    s = fresh()
+    assert float(torch.linalg.norm(s.goal - s.start[:, :2], dim=1).min()) > GOAL + REGION
+    assert (task_of(env).goal_radius, task_of(env).region_radius) == (GOAL, REGION)
+
+
+def test_a_cube_looks_the_same_from_24_sides() -> None:
+    assert CUBE_ROTATIONS.shape == (24, 4)
+    assert torch.allclose(CUBE_ROTATIONS.norm(dim=1), torch.ones(24))
+    apart = (CUBE_ROTATIONS @ CUBE_ROTATIONS.T).abs() - torch.eye(24)
+    assert float(apart.max()) < 0.8, "two of them are one rotation"
+    generator = torch.Generator().manual_seed(0)
+    q = torch.nn.functional.normalize(torch.randn(MANY, 4, generator=generator), dim=1)
+    least = folded(q)
+    # the farthest a cube's orientation can be from looking unturned is 62.8 degrees
+    assert float(least[:, 0].abs().min()) > math.cos(math.radians(62.81) / 2) - 1e-5
+    for side in CUBE_ROTATIONS:
+        again = folded(quaternion_raw_multiply(q, side))
+        assert float((again * least).sum(dim=1).abs().min()) > 1 - 1e-5
+    yaw = torch.linspace(-math.pi, math.pi, MANY)
+    seen = folded(torch.stack([(yaw / 2).cos(), 0 * yaw, 0 * yaw, (yaw / 2).sin()], dim=1))
+    angle = 2 * torch.atan2(seen[:, 3] * seen[:, 0].sign(), seen[:, 0].abs())
+    assert float(angle.abs().max()) <= math.pi / 4 + 1e-5
+    turns = (yaw - angle) / (math.pi / 2)
+    assert torch.allclose(turns, turns.round(), atol=1e-4)
+
+
+def test_perception_does_not_tell_how_often_the_cube_was_turned(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    look, seen = senses(s.start), []
+    for degrees in (10, 100, 190, -80):
+        half = math.radians(degrees) / 2
+        look.objects[:, CUBE, 3:7] = torch.tensor([math.cos(half), 0.0, 0.0, math.sin(half)])
+        kept = look.objects.clone()
+        _, poses = task.perceive(s, look)
+        assert torch.equal(look.objects, kept), "perception wrote into what it looked at"
+        assert torch.equal(poses[:, RED:], kept[:, RED:, :7])
+        seen.append(poses[:, CUBE, 3:] * poses[:, CUBE, 3:4].sign())
+    expected = torch.tensor([math.cos(math.radians(5)), 0.0, 0.0, math.sin(math.radians(5))])
+    for quaternion in seen:
+        assert torch.allclose(quaternion, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("distance", "lift", "expected"),
+    [(0.0, 0.0, 0.0), (0.0499, 0.0, 0.0), (0.06, 0.0, 0.01), (0.0, 0.009, 0.0), (0.0, 0.05, 0.04), (0.08, 0.05, 0.05)],
+)
+def test_how_far_from_lying_in_a_circle(distance: float, lift: float, expected: float) -> None:
+    centre = fresh().goal
+    xyz = torch.cat([centre + distance * directions(), torch.full((MANY, 1), HALF_SIZE + lift)], dim=1)
+    found = outside(xyz, centre, 0.05)
+    assert torch.allclose(found, torch.full((MANY,), expected), atol=1e-6)
+    assert bool(((found == 0) == (expected == 0)).all())
+
+
+@pytest.mark.parametrize(
+    ("distance", "lift", "speed", "joint_speed", "success"),
+    [
+        (0.0, 0.0, 0.0, 0.0, True),
+        (REGION - 1e-4, 0.0, 0.0, 0.0, True),
+        (REGION + 1e-4, 0.0, 0.0, 0.0, False),
+        (0.0, 0.009, 0.0, 0.0, True),
+        (0.0, 0.011, 0.0, 0.0, False),
+        (0.0, 0.0, 0.049, 0.0, True),
+        (0.0, 0.0, 0.051, 0.0, False),
+        (0.0, 0.0, 0.0, STATIC_SPEED * 0.99, True),
+        (0.0, 0.0, 0.0, STATIC_SPEED * 1.01, False),
+    ],
+)
+def test_success(env: Env, distance: float, lift: float, speed: float, joint_speed: float, success: bool) -> None:
+    """And never before the goal was reached."""
+    task, s = task_of(env), fresh()
+    xy = s.start[:, :2] + distance * directions()
+    look = senses(torch.cat([xy, torch.full((MANY, 1), HALF_SIZE + lift)], dim=1), joint_speed)
+    look.objects[:, CUBE, 7:9] = speed * directions()
+    task.advance(s, look, NO_TOUCH)
+    assert not bool(task.judge(s, look)["success"].any()), "success without the goal"
+    task.advance(s, senses(s.goal), NO_TOUCH)
+    task.advance(s, look, NO_TOUCH)
+    verdict = task.judge(s, look)
+    assert bool((verdict["success"] == success).all())
+    assert not bool(verdict["fail"].any())
+
+
+@pytest.mark.parametrize(
+    ("distance", "lift", "reached"),
+    [(0.0, 0.0, True), (GOAL - 1e-4, 0.0, True), (GOAL + 1e-4, 0.0, False), (0.0, 0.011, False)],
+)
+def test_reaching_the_goal_is_for_good(env: Env, distance: float, lift: float, reached: bool) -> None:
+    task, s = task_of(env), fresh()
+    xy = s.goal + distance * directions()
+    task.advance(s, senses(torch.cat([xy, torch.full((MANY, 1), HALF_SIZE + lift)], dim=1)), NO_TOUCH)
+    for look in (senses(xy), senses(s.start)):
+        assert bool((s.reached == reached).all())
+        assert bool((task.judge(s, look)["reached"] == reached).all())
+        visible, home = task.layout(s, look.elapsed)
+        assert visible.tolist() == [[True, not reached, reached]] * MANY
+        assert torch.equal(home[:, RED], home[:, MAGENTA])
+        if not reached:
+            break
+        task.advance(s, senses(s.start), NO_TOUCH)
+
+
+def test_only_the_environments_whose_cube_is_there_have_reached_the_goal(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    there = torch.rand(MANY, generator=torch.Generator().manual_seed(1)) < 0.5
+    task.advance(s, senses(torch.where(there[:, None], s.goal, s.start[:, :2])), NO_TOUCH)
+    assert torch.equal(s.reached, there)
+    visible, _ = task.layout(s, torch.full((MANY,), 20))
+    assert torch.equal(visible[:, MAGENTA], there)
+    assert torch.equal(visible[:, RED], ~there)
+
+
+def test_nothing_counts_before_the_response(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    for elapsed in (0, 1):
+        task.advance(s, senses(s.goal, elapsed=elapsed), NO_TOUCH)
+        assert not bool(s.reached.any()), "at its first step the cube is only just put at its start"
+    s.reached[:] = True
+    assert not bool(task.judge(s, senses(s.start, elapsed=0))["success"].any())
+    assert bool(task.judge(s, senses(s.start, elapsed=1))["success"].all())
+
+
+def test_a_grasp_takes_both_fingers(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    for links, grasped in (((0, 1), False), ((0, 2), False), ((1, 2), True), ((), False)):
+        touching = NO_TOUCH.clone()
+        touching[:, list(links), 0] = True
+        task.advance(s, senses(s.start), touching)
+        assert bool((s.grasped == grasped).all())
+
+
+def test_the_oracle_is_the_start_whatever_happens(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    start = s.start.clone()
+    assert torch.equal(task.oracle(s), start)
+    task.advance(s, senses(s.goal), NO_TOUCH)
+    assert torch.equal(task.oracle(s), start)
+    features = task.state_features(s, senses(s.goal))
+    assert torch.allclose(features["cube_to_start"][:, :2], start[:, :2] - s.goal, atol=1e-6)
+    assert torch.allclose(features["cube_to_goal"], torch.zeros(MANY, 2), atol=1e-6)
+    assert bool(features["reached"].all())
+
+
+# ---------------------------------------------------------------------- rewards
+def paid(task: TakeItBack, s: TakeItBackState, look: Senses) -> Tensor:
+    """(MANY,) dense reward."""
+    verdict = task.judge(s, look)
+    terms = task.reward_terms(s, look)
+    for term in terms.values():
+        assert bool(((term >= 0) & (term <= 1)).all())
+    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], look.responding)
+    return rewards.total(weighted)
+
+
+def test_the_reward_rises_along_the_way_there_and_back(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    start = s.start[:, :2].clone()
+    last, part = torch.full((MANY,), -1.0), torch.zeros(MANY, 1)
+    for _ in range(60):  # until it is reached towards the goal, then back, 1 / 30 of the way at a time
+        look = senses(start + part * (s.goal - start), joint_speed=0.5)  # in motion: no success
+        task.advance(s, look, NO_TOUCH)
+        reward = paid(task, s, look)
+        assert bool((reward > last - 1e-6).all()), part
+        last, part = reward, (part + torch.where(s.reached[:, None], -1, 1) / 30).clamp(min=0)
+    assert bool(s.reached.all())
+    assert torch.allclose(task.reward_terms(s, look)["progress"], torch.ones(MANY))
+    s.reached[:] = False
+    assert float(task.reward_terms(s, look)["progress"].max()) < 1e-5, "the start is the start"
+    s.reached[:] = True
+    look.joint_speed[:] = 0
+    assert bool((paid(task, s, look) == rewards.maximum(task.reward_scales)).all())
+
+
+def test_reaching_the_goal_is_never_punished(env: Env) -> None:
+    """Wherever in the disc the cube gets there, from whichever state."""
+    task, s = task_of(env), fresh()
+    generator = torch.Generator().manual_seed(3)
+    distance = GOAL * torch.rand(MANY, 1, generator=generator)
+    look = senses(s.goal + distance * directions(), joint_speed=0.3)
+    s.grasped[:] = torch.rand(MANY, generator=generator) < 0.5
+    before = paid(task, s, look)
+    s.reached[:] = True
+    assert bool((paid(task, s, look) >= before - 1e-6).all())
+    # and being carried over the disc pays less than lying on it
+    s.reached[:] = False
+    look.objects[:, CUBE, 2] += 0.05
+    assert bool((task.reward_terms(s, look)["progress"] < 0.5 - 0.05).all())
+
+
+def test_standing_still_pays_little_before_the_cube_is_back(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    s.reached[:] = True
+    assert float(task.reward_terms(s, senses(s.goal))["still"].max()) < 0.21
+    assert float(task.reward_terms(s, senses(s.start))["still"].min()) == 1
+
+
+# ---------------------------------------------------------------------- in simulation
+def parts(env: Env, obs: dict[str, Tensor]) -> Tensor:
+    """The ``objects`` part, (N, 3, 11)."""
+    return obs["objects"].reshape(N, 3, -1)
+
+
+def settle(env: Env, seed: int, steps: int = 3) -> None:
+    """A new episode, a few steps into its response."""
+    env.reset(seed=seed)
+    for _ in range(steps):
+        env.step(still_action(env))
+
+
+def put(env: Env, rows: list[int], xy: Tensor) -> None:
+    """Lays the cubes of environments ``rows`` at ``xy`` (N, 2)."""
+    move(env, task_of(env).objects[CUBE], rows, lying(xy[rows]))
+
+
+def test_the_disc_changes_in_the_same_step_and_stays_so(env: Env) -> None:
+    """With environments at different t."""
+    task = task_of(env)
+    stagger(env, seed=1, scale=0.2)
+    env.step(still_action(env))
+    env.step(still_action(env))
+    assert len(set(task.elapsed_steps.tolist())) >= 3
+    s, there = task.task_state, [0, 2, 3, 5]
+    reached = torch.zeros(N, dtype=torch.bool)
+    assert torch.equal(s.reached, reached)
+    put(env, there, s.goal)
+    reached[there] = True
+    for k in range(4):
+        obs, _, _, _, info = env.step(still_action(env))
+        assert torch.equal(info["reached"], reached)
+        view = parts(env, obs)
+        assert bool((view[:, CUBE, 0] == 1).all())
+        assert torch.equal(view[:, RED, 0] == 1, ~reached)
+        assert torch.equal(view[:, MAGENTA, 0] == 1, reached)
+        objects = task.stage.read()
+        away = objects[..., 2] > HIDDEN_HEIGHT
+        assert torch.equal(away[:, RED], reached)
+        assert torch.equal(away[:, MAGENTA], ~reached)
+        shown = torch.where(reached[:, None], objects[:, MAGENTA, :3], objects[:, RED, :3])
+        assert torch.equal(shown[:, :2], s.goal)
+        assert torch.allclose(shown[:, 2], torch.tensor(DISC_THICKNESS / 2))
+        if k == 0:
+            put(env, there, s.start[:, :2] + torch.tensor([0.0, 0.06]))
+    assert not bool(info["success"].any())
+    # a new episode begins red again, and its neighbours stay as they are
+    env.reset(options={"env_idx": [2, 4]})
+    reached[2] = False
+    obs = env.step(still_action(env))[0]
+    assert torch.equal(parts(env, obs)[:, MAGENTA, 0] == 1, reached)
+    assert torch.equal(parts(env, obs)[:, RED, 0] == 1, ~reached)
+
+
+def test_there_and_back_is_success_and_either_alone_is_not(env: Env) -> None:
+    task = task_of(env)
+    settle(env, seed=2)
+    s, both, back_only, there_only = task.task_state, [0, 1, 2], [3, 4], [5, 6, 7]
+    put(env, both + there_only, s.goal)
+    put(env, back_only, s.start[:, :2] + torch.tensor([0.06, 0.0]))
+    env.step(still_action(env))
+    put(env, both + back_only, s.start[:, :2])
+    _, reward, terminated, _, info = env.step(still_action(env))
+    expected = torch.tensor([i in both for i in range(N)])
+    assert torch.equal(info["success"], expected)
+    assert torch.equal(terminated, expected)
+    assert torch.equal(reward == 1, expected)
+    assert info["in_region"].tolist() == [i in both + back_only for i in range(N)]
+
+
+def test_a_cube_that_slides_through_the_region_is_not_back(env: Env) -> None:
+    task = task_of(env)
+    settle(env, seed=3)
+    s = task.task_state
+    s.reached[:] = True
+    move(env, task.objects[CUBE], list(range(N)), lying(s.start[:, :2]), velocity=(0.3, 0.0, 0.0))
+    first, *later = [step(env, still_action(env)) for _ in range(6)]
+    assert bool(first["info/in_region"].all())
+    assert not bool(first["info/at_rest"].any() | first["info/success"].any())
+    assert bool(later[-1]["info/at_rest"].all())
+
+
+def hide_start_from(env: Env, seed: int) -> tuple[list[int], list[int]]:
+    """Pairs of environments with the same episode and, from the second frame on, another start to be remembered."""
+    one, other = list(range(N // 2)), list(range(N // 2, N))
+    env.reset(seed=[seed + i for i in one] * 2)
+    env.step(still_action(env))
+    start = base(env).task_state.start
+    start[other] = start[other] * torch.tensor([-1.0, -1.0, 1.0]) + torch.tensor([0.01, 0.1, 0.0])
+    return one, other
+
+
+def test_after_the_first_frame_nothing_but_the_oracle_tells_the_start() -> None:
+    """On the way there, at the goal, and back: episodes that differ in the remembered start alone look the same."""
+    made = make(ID, N, obs_mode="objects+oracle")
+    one, other = hide_start_from(made, seed=4)
+    task = task_of(made)
+    for t, action in enumerate(random_actions(made, 24, seed=5, num_envs=N // 2).repeat(1, 2, 1)):
+        if t in (6, 16):
+            put(made, list(range(N)), task.task_state.goal + (0.12 if t == 16 else 0.0))
+        obs = made.step(action)[0]
+        assert set(obs) == {"objects", "joints", "oracle"}
+        for name in ("objects", "joints"):
+            assert torch.equal(obs[name][one], obs[name][other]), (name, t)
+        assert not bool((obs["oracle"][one] == obs["oracle"][other]).all(dim=1).any())
+    assert bool(task.task_state.reached.all())
+    made.close()
+
+
+@pytest.mark.render
+def test_no_camera_sees_where_the_cube_started() -> None:
+    """The same in pictures, of two environments and of one moment; and the discs are seen in their colours."""
+    made = make(ID, 2, obs_mode="rgb+depth+segmentation")
+    task = task_of(made)
+    made.reset(seed=[6, 6])
+    made.step(still_action(made))
+    s = task.task_state
+    s.start[1, :2] = -s.start[0, :2] + 0.03
+
+    def pixels(obs: dict[str, Tensor], disc: int) -> Tensor:
+        """(2,) pixels of a disc in the base camera's picture."""
+        index = task.objects[disc].per_scene_id
+        return (obs["segmentation"][..., 0] == index[:, None, None]).sum(dim=(1, 2))
+
+    for shown, hidden in ((RED, MAGENTA), (MAGENTA, RED)):
+        obs = made.step(still_action(made))[0]
+        assert bool((pixels(obs, shown) > 20).all())
+        assert not bool(pixels(obs, hidden).any())
+        for name in ("rgb", "depth"):
+            assert torch.equal(obs[name][0], obs[name][1]), name
+        if shown == RED:
+            move(made, task.objects[CUBE], [0, 1], lying(s.goal + 0.03))
+    assert bool(s.reached.all())
+    s.start += torch.tensor([0.05, 0.05, 0.0])
+    again = task.get_obs()
+    for name in ("rgb", "depth", "segmentation"):
+        assert torch.equal(obs[name], again[name]), name
+    on_disc = obs["segmentation"][0, ..., 0] == int(task.objects[MAGENTA].per_scene_id[0])
+    red, green, blue = obs["rgb"][0, ..., :3][on_disc].to(torch.float32).mean(dim=0).tolist()
+    assert min(red, blue) > 2 * green
+    made.close()
+
+
+def lean(env: Env, delta: Tensor, turn: float = 0.0) -> Record:
+    """A step with ``delta`` (N, 4) as `go_to` gives it, and a turn of the hand forward."""
+    action = torch.zeros(N, 7)
+    action[:, :3], action[:, 6], action[:, 4] = delta[:, :3], delta[:, 3], turn
+    return step(env, action)
+
+
+def test_a_robot_can_take_the_cube_there_and_back(env: Env) -> None:
+    """By its own actions: the hand leans forward, an upright one does not reach the goal. Nothing sinks into the cube."""
+    task = task_of(env)
+    env.reset(seed=8)
+    s = task.task_state
+    above = s.start + torch.tensor([0.0, 0.0, 0.09])
+    for k in range(26):
+        lean(env, go_to(env, above if k < 18 else s.start, gripper=1.0), turn=0.6 if k < 9 else 0.0)
+    for _ in range(3):
+        lean(env, go_to(env, s.start))
+    held = task._sense(task.elapsed_steps)
+    assert bool(s.grasped.all())
+    assert float(held.fingers.min()) > 0.017
+    goal = torch.cat([s.goal, torch.full((N, 1), 0.022)], dim=1)
+    home = s.start + torch.tensor([0.0, 0.0, 0.002])
+    success = torch.zeros(N, dtype=torch.bool)
+    for _ in range(80):
+        record = lean(env, go_to(env, torch.where(s.reached[:, None], home, goal), speed=0.2))
+        success |= record["info/success"]
+    assert bool(s.reached.all())
+    assert bool(success.all()), success
+    fingers = task._sense(task.elapsed_steps).fingers
+    assert float(fingers.min()) > 0.015, "the fingers have sunk into the cube"
+
+
+# ---------------------------------------------------------------------- dials
+@pytest.mark.parametrize("name", ["goal_radius", "region_radius"])
+@pytest.mark.parametrize("value", [0, 0.009, 0.076, -0.05, float("nan"), "0.05", None, True])
+def test_bad_radii_are_named_before_anything_is_built(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{name}={value!r} must be.*0\.01 to 0\.075"):
+        gym.make(ID, num_envs=2, **{name: value})
+
+
+def test_radii_and_lengths_can_be_chosen() -> None:
+    made = make(ID, N, goal_radius=0.075, region_radius=0.01, cue_steps=3, delay_steps=2, response_steps=10)
+    task = task_of(made)
+    assert task.horizon == 15
+    made.reset(seed=9)
+    start = task.task_state.start.clone()
+    for t in range(1, 7):
+        put(made, list(range(N)), task.task_state.goal)  # comes to nothing until the response
+        made.step(still_action(made))
+        objects = task.stage.read()
+        hidden = objects[..., 2] > HIDDEN_HEIGHT
+        assert hidden.tolist() == [[t in (3, 4), t in (3, 4) or t == 6, t < 6]] * N, t
+        if t in (1, 2, 5):
+            assert torch.equal(objects[:, CUBE, :3], start)
+    s, look = fresh(), senses(fresh().goal)
+    for distance, inside in ((0.074, True), (0.076, False)):
+        s.reached[:] = False
+        look.objects[:, CUBE, :2] = s.goal + distance * directions()
+        task.advance(s, look, NO_TOUCH)
+        assert bool((s.reached == inside).all())
+    s.reached[:] = True
+    for distance, inside in ((0.0099, True), (0.0101, False)):
+        look.objects[:, CUBE, :2] = s.start[:, :2] + distance * directions()
+        assert bool((task.judge(s, look)["success"] == inside).all())
+    made.close()
