@@ -11,9 +11,12 @@ from mani_skill.utils.structs import Actor
 from torch import Tensor
 
 import mikasa_robo
+from mikasa_robo.assets.bodies import BALL_RADIUS
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.tasks.intercept import Intercept
+from mikasa_robo.tasks.intercept_grab import InterceptGrab
 from mikasa_robo.tasks.rotate import Rotate, heading
 from mikasa_robo.tasks.shell_game import ShellGame
 from mikasa_robo.tasks.take_it_back import TakeItBack
@@ -182,6 +185,7 @@ def _succeed_take_it_back(env: Env, rows: Sequence[int]) -> None:
     task = cast(TakeItBack, base(env))
     state, index = task.task_state, list(rows)
     state.reached[index] = True
+    state.rested[index] = 1
     upright = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(len(index), 4)
     move(env, task.objects[0], index, torch.cat([state.start[index], upright], dim=1))
 
@@ -195,9 +199,37 @@ def _succeed_rotate(env: Env, rows: Sequence[int]) -> None:
     state.turned[index] = state.target[index]
 
 
+def _succeed_intercept(env: Env, rows: Sequence[int]) -> None:
+    task, index = cast(Intercept, base(env)), list(rows)
+    pose = torch.tensor([0.0, 0.0, BALL_RADIUS, 1.0, 0.0, 0.0, 0.0]).repeat(len(index), 1)
+    pose[:, :2] = task.task_state.goal[index]
+    move(env, task.objects[0], index, pose)
+
+
+def _succeed_intercept_grab(env: Env, rows: Sequence[int]) -> None:
+    """The open hand of `still_action` can hold nothing: the ball is thrown up such that it is at rest, at its highest,
+    when the step ends, and at that moment the sensor feels it at both fingers."""
+    task, index = cast(InterceptGrab, base(env)), list(rows)
+    pose = torch.tensor([0.3, 0.5, 0.5, 1.0, 0.0, 0.0, 0.0]).repeat(len(index), 1)
+    move(env, task.objects[0], index, pose, velocity=(0.0, 0.0, 9.81 / task.control_freq))
+    sensor = task._touch_sensor
+    assert sensor is not None
+    read = sensor.read
+
+    def feel() -> Tensor:
+        sensor.read = read  # type: ignore[method-assign]
+        force = read()
+        force[index, 1:] = 1.0
+        return force
+
+    sensor.read = feel  # type: ignore[method-assign]
+
+
 SUCCEED: dict[Any, Callable[[Env, Sequence[int]], None]] = {
     ChoiceTask: _succeed_choice,
     ShellGame: _succeed_shells,
+    Intercept: _succeed_intercept,
+    InterceptGrab: _succeed_intercept_grab,
     Rotate: _succeed_rotate,
     TakeItBack: _succeed_take_it_back,
 }

@@ -197,8 +197,9 @@ def ball_pixels(env: Env, obs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.render
+@pytest.mark.slow
 def test_no_camera_sees_the_ball_under_its_mug() -> None:
-    """For twenty random poses of the arm; before t = 5 the ball is seen."""
+    """For 200 random poses of the arm; before t = 5 the ball is seen."""
     env = make("ShellGameTouch-v0", 4, obs_mode="rgb+segmentation")
     task = base(env)
     obs, _ = env.reset(seed=5)
@@ -211,7 +212,7 @@ def test_no_camera_sees_the_ball_under_its_mug() -> None:
     mugs_seen = {"base_camera": 0, "hand_camera": 0}
     saved = {kind: {n: v.clone() for n, v in group.items()} for kind, group in task.get_state_dict().items()}
     robot = next(iter(saved["articulations"]))
-    for _ in range(5):
+    for _ in range(50):
         state = {kind: {n: v.clone() for n, v in group.items()} for kind, group in saved.items()}
         spread = torch.tensor([0.6, 0.5, 0.5, 0.5, 0.6, 0.6, 1.0])
         qpos = torch.tensor(START_QPOS, dtype=torch.float32).repeat(4, 1)
@@ -226,6 +227,6 @@ def test_no_camera_sees_the_ball_under_its_mug() -> None:
             segmentation = obs["segmentation"][..., CAMERAS.index(name)]
             for mug in task.objects[1:]:
                 mugs_seen[name] += int((segmentation == mug.per_scene_id[:, None, None]).sum())
-    assert mugs_seen["base_camera"] > 1000
-    assert mugs_seen["hand_camera"] > 100, "the wrist's camera never looked at a mug"
+    assert mugs_seen["base_camera"] > 10_000
+    assert mugs_seen["hand_camera"] > 1000, "the wrist's camera never looked at a mug"
     env.close()

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
 import gymnasium as gym
 import pytest
 import torch
+from mani_skill.envs.sapien_env import BaseEnv
+from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
 from task_helpers import Env, N, base, make, move, step, still_action
 from torch import Tensor
 
+from mikasa_robo.core import rewards
+from mikasa_robo.core.env import STATIC_SPEED, Senses
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.experts.registry import make_skill
+from mikasa_robo.experts.skill import look
 from mikasa_robo.tasks.rotate import (
+    HALF_LENGTH,
     HALF_WIDTH,
+    LEVEL,
+    NEAR,
+    PEG_ROTATIONS,
+    REST_SPEED,
+    REST_TURN,
     TOLERANCE,
     Rotate,
     RotateState,
+    RotateStrict,
     folded,
     heading,
     sample_peg,
@@ -256,3 +271,369 @@ def test_the_range_of_angles_is_a_dial() -> None:
     assert float(size.max()) <= 3
     assert len(torch.unique(info["prompt"].sign())) == 2
     made.close()
+
+
+# ---------------------------------------------------------------------- by tensors, a thousand at a time
+COUNT = 1000
+NO_TOUCH = torch.zeros(COUNT, 3, 1, dtype=torch.bool)
+STRICT = pytest.mark.parametrize("kind", ["lenient", "strict"])
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Iterator[dict[str, Rotate]]:
+    """One environment of either family: its pure functions take any number of rows."""
+    made = {kind: make(f"Rotate{kind.capitalize()}PosNeg-v0", N) for kind in ("lenient", "strict")}
+    yield {kind: task_of(env) for kind, env in made.items()}
+    for env in made.values():
+        env.close()
+
+
+def fresh(seed: int = 0, both_ways: bool = True) -> RotateState:
+    u = torch.rand(COUNT, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return sample_peg(Uniforms(u), (0.1, math.pi / 2), both_ways)
+
+
+def about(axis: str, angle: Tensor | float) -> Tensor:
+    """(COUNT, 4) quaternions of a turn about one of the axes."""
+    half = torch.as_tensor(angle, dtype=torch.float32).expand(COUNT) / 2
+    q = torch.zeros(COUNT, 4)
+    q[:, 0], q[:, 1 + "xyz".index(axis)] = half.cos(), half.sin()
+    return q
+
+
+def senses(pose: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> Senses:
+    """The peg at ``pose`` (COUNT, 7), the hand 10 cm over its centre and pointing down."""
+    tcp = torch.zeros(COUNT, 7)
+    tcp[:, :3], tcp[:, 4] = pose[:, :3] + torch.tensor([0.0, 0.0, 0.1]), 1.0
+    return Senses(
+        elapsed=torch.full((COUNT,), elapsed),
+        responding=torch.full((COUNT,), elapsed >= 1),
+        objects=torch.cat([pose, torch.zeros(COUNT, 6)], dim=1)[:, None],
+        tcp=tcp,
+        joint_speed=torch.full((COUNT,), joint_speed),
+        fingers=torch.full((COUNT,), 0.04),
+    )
+
+
+def at(s: RotateState, by: Tensor | float = 0.0, then: Tensor | None = None) -> Tensor:
+    """(COUNT, 7) start poses turned by ``by`` rad about the vertical and, before, by ``then`` in the peg's own frame."""
+    q = quaternion_raw_multiply(about("z", by), s.start[:, 3:])
+    return torch.cat([s.start[:, :3], q if then is None else quaternion_raw_multiply(q, then)], dim=1)
+
+
+def go(task: Rotate, s: RotateState, *poses: Tensor) -> Senses:
+    """Shows the task one pose after another, the last twice, so that the peg has come to rest there."""
+    for pose in (*poses, poses[-1]):
+        look_now = senses(pose)
+        task.advance(s, look_now, NO_TOUCH)
+    return look_now
+
+
+def turn_by(task: Rotate, s: RotateState, by: Tensor, steps: int = 10) -> Senses:
+    return go(task, s, *(at(s, by * k / steps) for k in range(1, steps + 1)))
+
+
+def test_nobody_has_succeeded_at_the_start(tasks: dict[str, Rotate]) -> None:
+    low = sample_peg(Uniforms(torch.full((COUNT, 5), 1 - 1e-16, dtype=torch.float64)), (0.1, 0.1), True)
+    for s in (fresh(), low):
+        for task in tasks.values():
+            verdict = task.judge(s, senses(s.start))
+            assert not bool(verdict["facing"].any() | verdict["success"].any())
+            assert bool((verdict["at_rest"] & verdict["in_place"] & verdict["level"]).all())
+
+
+@STRICT
+@pytest.mark.parametrize(
+    ("off", "joint_speed", "success"),
+    [
+        (0.0, 0.0, True),
+        (TOLERANCE - 1e-3, 0.0, True),
+        (1e-3 - TOLERANCE, 0.0, True),
+        (TOLERANCE + 1e-3, 0.0, False),
+        (-TOLERANCE - 1e-3, 0.0, False),
+        (0.0, STATIC_SPEED * 0.99, True),
+        (0.0, STATIC_SPEED * 1.01, False),
+    ],
+)
+def test_angle_and_robot(tasks: dict[str, Rotate], kind: str, off: float, joint_speed: float, success: bool) -> None:
+    task, s = tasks[kind], fresh()
+    now = turn_by(task, s, s.target + off)
+    now.joint_speed[:] = joint_speed
+    assert torch.allclose(task.oracle(s)[:, 0], torch.tensor(-off), atol=1e-5)
+    verdict = task.judge(s, now)
+    assert bool((verdict["success"] == success).all())
+    assert not bool(verdict["fail"].any())
+    now.responding[:] = False
+    assert not bool(task.judge(s, now)["success"].any())
+
+
+@STRICT
+@pytest.mark.parametrize(("speed", "spin"), [(0.9, 0.0), (1.1, 0.0), (0.0, 0.9), (0.0, 1.1), (0.0, -0.9), (0.0, -1.1)])
+def test_the_peg_is_at_rest(tasks: dict[str, Rotate], kind: str, speed: float, spin: float) -> None:
+    """In parts of the speeds below which it is."""
+    task, s = tasks[kind], fresh()
+    turn_by(task, s, s.target)
+    pose = at(s, s.target + spin * REST_TURN * 0.05)
+    pose[:, 2] += speed * REST_SPEED * 0.05
+    task.advance(s, senses(pose), NO_TOUCH)
+    verdict = task.judge(s, senses(pose))
+    assert bool((verdict["at_rest"] == (abs(speed) < 1 and abs(spin) < 1)).all())
+    assert torch.equal(verdict["success"], verdict["at_rest"])
+
+
+@STRICT
+@pytest.mark.parametrize(
+    ("x", "y", "roll", "pitch", "good"),
+    [
+        (0.0, 0.0, 0.0, 0.0, True),
+        (NEAR - 1e-3, 1e-3 - NEAR, 0.0, 0.0, True),
+        (0.06, 0.0, 0.0, 0.0, False),
+        (0.0, -0.06, 0.0, 0.0, False),
+        (0.0, 0.0, LEVEL - 1e-3, 0.0, True),
+        (0.0, 0.0, -LEVEL - 1e-3, 0.0, False),
+        (0.0, 0.0, 0.0, LEVEL - 1e-3, True),
+        (0.0, 0.0, 0.0, -LEVEL - 1e-3, False),
+        (0.0, 0.0, math.pi / 2, 0.0, False),
+    ],
+)
+def test_only_strict_asks_for_place_and_level(
+    tasks: dict[str, Rotate], kind: str, x: float, y: float, roll: float, pitch: float, good: bool
+) -> None:
+    task, s = tasks[kind], fresh()
+    turn_by(task, s, s.target)
+    pose = at(s, s.target, quaternion_raw_multiply(about("y", pitch), about("x", roll)))
+    pose[:, :2] += torch.tensor([x, y])
+    now = go(task, s, pose)
+    assert torch.allclose(s.turned, s.target, atol=1e-4), "tilting a peg along its own axes does not turn it"
+    verdict = task.judge(s, now)
+    assert bool(((verdict["in_place"] & verdict["level"]) == good).all())
+    assert bool((verdict["success"] == (good or kind == "lenient")).all())
+
+
+def test_turns_add_up_whatever_the_start(tasks: dict[str, Rotate]) -> None:
+    """Also across ±π, back and forth, and by more than a whole turn."""
+    task, s = tasks["lenient"], fresh()
+    begin = s.turned.clone()
+    for by in (3.5, 9.0, -9.0, 0.0):
+        now = by * torch.ones(COUNT)
+        go(task, s, *(at(s, begin + (now - begin) * k / 12) for k in range(1, 13)))
+        assert torch.allclose(s.turned, now, atol=1e-4)
+        assert bool((s.heading.abs() <= math.pi + 1e-6).all())
+        begin = now
+    # half a turn within a step: one way, never both
+    go(task, s, at(s, math.pi))
+    assert torch.allclose(s.turned.abs(), torch.full((COUNT,), math.pi), atol=1e-4)
+
+
+def test_exactly_half_a_turn_is_one_forth() -> None:
+    half = torch.tensor([math.pi, -math.pi, 3 * math.pi], dtype=torch.float64)
+    assert torch.allclose(wrapped(half), torch.full_like(half, math.pi))
+
+
+def test_a_peg_that_stands_on_end_keeps_its_angle(tasks: dict[str, Rotate]) -> None:
+    """Whichever way it seems to point then; laid down again it goes on from where it was."""
+    task, s = tasks["lenient"], fresh()
+    turn_by(task, s, torch.full((COUNT,), 0.5))
+    tilts = [at(s, 0.5, about("y", -k * math.pi / 20)) for k in range(1, 10)]
+    go(task, s, *tilts)
+    assert torch.allclose(s.turned, torch.full((COUNT,), 0.5), atol=1e-4)
+    for k in range(5):
+        wobble = quaternion_raw_multiply(about("z", 2.0 * k), about("y", -math.pi / 2))
+        go(task, s, at(s, 0.5, wobble))
+        assert torch.allclose(s.turned, torch.full((COUNT,), 0.5), atol=1e-4)
+    go(task, s, *reversed(tilts), at(s, 0.5))
+    assert torch.allclose(s.turned, torch.full((COUNT,), 0.5), atol=1e-4)
+
+
+def test_a_grasp_takes_both_fingers(tasks: dict[str, Rotate]) -> None:
+    task, s = tasks["strict"], fresh()
+    for links, grasped in (((0, 1), False), ((0, 2), False), ((1, 2), True), ((), False)):
+        touching = NO_TOUCH.clone()
+        touching[:, list(links), 0] = True
+        task.advance(s, senses(s.start), touching)
+        assert bool((s.grasped == grasped).all())
+    touching[:] = True
+    task.advance(s, senses(s.start, elapsed=0), touching)
+    assert not bool(s.grasped.any())
+
+
+def test_a_peg_looks_the_same_from_8_sides() -> None:
+    apart = (PEG_ROTATIONS @ PEG_ROTATIONS.T).abs() - torch.eye(8)
+    assert float(apart.max()) < 0.8, "two of them are one rotation"
+    q = torch.nn.functional.normalize(torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    corners = torch.tensor([[x, y, z] for x in (-2.0, 2.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+    for side in PEG_ROTATIONS:
+        w, *v = side.tolist()
+        axis = torch.tensor(v).expand(8, 3)
+        cross = torch.linalg.cross(axis, corners)
+        there = corners + 2 * w * cross + 2 * torch.linalg.cross(axis, cross)
+        assert float((there[:, None] - corners).norm(dim=-1).amin(dim=1).max()) < 1e-5, "it does not look the same"
+        again = folded(quaternion_raw_multiply(q, side))
+        assert float((again * folded(q)).sum(dim=1).abs().min()) > 1 - 1e-5
+    # lying on any of its sides and pointing anywhere: yaw within a right angle, no roll
+    for roll in (0.0, 0.5, 1.0, 1.5):
+        yaw = torch.linspace(-math.pi, math.pi, COUNT)
+        seen = folded(quaternion_raw_multiply(about("z", yaw), about("x", roll * math.pi)))
+        assert float(heading(seen).abs().max()) <= math.pi / 2 + 1e-4
+        assert max(float(angle.abs().max()) for angle in tilt(seen)) < 1e-3
+
+
+def test_perception_tells_neither_end_nor_side_and_writes_nothing(tasks: dict[str, Rotate]) -> None:
+    task, s = tasks["lenient"], fresh()
+    seen = []
+    for by, roll in ((0.3, 0.0), (0.3 + math.pi, 0.0), (0.3 - math.pi, math.pi / 2), (0.3, math.pi)):
+        now = senses(at(s, by, about("x", roll)))
+        kept = now.objects.clone()
+        visible, poses = task.perceive(s, now)
+        assert torch.equal(now.objects, kept)
+        assert bool(visible.all())
+        assert torch.equal(poses[..., :3], kept[..., :3])
+        seen.append(poses[:, 0, 3:])
+    away = heading(seen[0]).abs() < math.pi / 2 - 1e-3  # at ±90° two rotations are equally near
+    for other in seen[1:]:
+        assert float((seen[0] * other).sum(dim=1).abs()[away].min()) > 1 - 1e-5
+
+
+# ---------------------------------------------------------------------- rewards
+def paid(task: Rotate, s: RotateState, now: Senses) -> Tensor:
+    """(COUNT,) dense reward."""
+    verdict, terms = task.judge(s, now), task.reward_terms(s, now)
+    for name, term in terms.items():
+        assert bool(((term >= 0) & (term <= 1)).all()), name
+    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], now.responding)
+    return rewards.total(weighted)
+
+
+@STRICT
+def test_the_reward_rises_all_the_way_from_either_side(tasks: dict[str, Rotate], kind: str) -> None:
+    task = tasks[kind]
+    for side in (-1.0, 1.0):
+        s = fresh()
+        turn_by(task, s, s.target + 2.5 * side, steps=20)
+        last = torch.full((COUNT,), -1.0)
+        for part in torch.linspace(2.5, 0.0, 26).tolist():
+            now = go(task, s, at(s, s.target + part * side))
+            now.tcp[:, 3:] = quaternion_raw_multiply(about("z", s.heading), now.tcp[:, 3:])  # the hand turns along
+            now.joint_speed[:] = 0.5  # in motion: no success
+            reward = paid(task, s, now)
+            assert bool((reward > last + 0.01).all()), part
+            last = reward
+        now.joint_speed[:] = 0
+        assert bool((paid(task, s, now) == rewards.maximum(task.reward_scales)).all())
+        assert float(last.max()) < 0.5 * rewards.maximum(task.reward_scales)
+
+
+def test_strictly_a_peg_pays_less_away_from_its_place_or_on_its_side(tasks: dict[str, Rotate]) -> None:
+    task, s = tasks["strict"], fresh()
+    now = go(task, s, s.start)
+    place = [task.reward_terms(s, now)["place"]]
+    for shift in (0.03, 0.08, 0.2):
+        moved = s.start.clone()
+        moved[:, :2] += shift * 0.7
+        place.append(task.reward_terms(s, go(task, s, moved))["place"])
+    for nearer, farther in itertools.pairwise(place):
+        assert bool((farther < nearer - 0.05).all())
+    assert torch.allclose(place[0], torch.ones(COUNT))
+    tipped = task.reward_terms(s, go(task, s, at(s, 0.0, about("x", math.pi / 2))))["place"]
+    assert float(tipped.max()) < 0.01
+    assert "place" not in tasks["lenient"].reward_scales
+
+
+def test_fingers_across_the_peg_are_aligned_and_along_it_are_not(tasks: dict[str, Rotate]) -> None:
+    """The hand of `senses` opens along y: a peg along x fits between the fingers, whichever end is where."""
+    task, s = tasks["lenient"], fresh()
+    for yaw, align in ((0.0, 1.0), (math.pi, 1.0), (math.pi / 2, 0.0), (-math.pi / 2, 0.0), (math.pi / 4, 0.5)):
+        pose = torch.cat([s.start[:, :3], about("z", yaw)], dim=1)
+        assert torch.allclose(task.reward_terms(s, senses(pose))["align"], torch.full((COUNT,), align), atol=1e-5)
+        told = task.state_features(s, senses(pose))["peg_in_hand"]
+        # the hand looks down: its x is the world's, its y runs the other way
+        expected = torch.tensor([math.cos(2 * yaw), -math.sin(2 * yaw)]).expand(COUNT, 2)
+        assert torch.allclose(told, expected, atol=1e-5)
+
+
+def test_features_tell_where_the_peg_is(tasks: dict[str, Rotate]) -> None:
+    task, s = tasks["strict"], fresh()
+    turn_by(task, s, s.target / 2)
+    moved = at(s, s.target / 2)
+    moved[:, 0] += 0.03
+    now = go(task, s, moved)
+    told = task.state_features(s, now)
+    assert torch.allclose(told["turned"] + told["remaining"], s.target, atol=1e-6)
+    assert torch.equal(told["remaining"], task.oracle(s)[:, 0])
+    assert torch.allclose(told["tcp_to_peg"], torch.tensor([0.0, 0.0, -0.1]).expand(COUNT, 3), atol=1e-6)
+    one, other = told["tcp_to_ends"].split(3, dim=1)
+    assert torch.allclose((one + other) / 2, told["tcp_to_peg"], atol=1e-6)
+    assert torch.allclose((one - other).norm(dim=1), torch.full((COUNT,), 2 * HALF_LENGTH), atol=1e-5)
+    assert torch.allclose(torch.atan2((one - other)[:, 1], (one - other)[:, 0]), s.heading, atol=1e-4)
+    assert torch.allclose(told["peg_to_start"], torch.tensor([-0.03, 0.0, 0.0]).expand(COUNT, 3), atol=1e-6)
+    assert "peg_to_start" not in tasks["lenient"].state_features(s, now)
+
+
+def test_nothing_but_advance_writes(tasks: dict[str, Rotate]) -> None:
+    for task in tasks.values():
+        s = fresh()
+        now = turn_by(task, s, s.target / 2)
+        kept = {name: value.clone() for name, value in vars(s).items()}
+        task.judge(s, now), task.reward_terms(s, now), task.state_features(s, now), task.perceive(s, now)
+        task.prompt(s).fill_(9)
+        task.oracle(s).fill_(9)
+        task.layout(s, now.elapsed)[1].fill_(9)
+        for name, value in vars(s).items():
+            assert torch.equal(value, kept[name]), name
+
+
+# ---------------------------------------------------------------------- by the robot
+@pytest.mark.parametrize("env_id", ["RotateLenientPos-v0", "RotateStrictPosNeg-v0"])
+def test_a_robot_can_turn_the_peg(env_id: str) -> None:
+    """By its own actions, grasping it in its middle: what has been turned is what the peg's pose says, to the end."""
+    made = make(env_id, N, obs_mode="objects")
+    task = task_of(made)
+    obs, info = made.reset(seed=5)
+    skill, target = make_skill(env_id, task), task.task_state.target.clone()
+    success = torch.zeros(N, dtype=torch.bool)
+    for _ in range(task.horizon):
+        obs, _, _, _, info = made.step(skill.act(look(obs, 1), info["oracle_info"], info))
+        success |= info["success"]
+        assert torch.equal(info["prompt"][:, 0], target), "the prompt changed within an episode"
+    s = task.task_state
+    assert bool(success.all()), success
+    assert bool(s.grasped.all())
+    yaw = heading(task.stage.read()[:, 0, 3:7]) - heading(s.start[:, 3:])
+    assert torch.allclose(wrapped(yaw).to(torch.float32), s.turned, atol=1e-4)
+    assert torch.allclose(s.turned, target, atol=TOLERANCE)
+    made.close()
+
+
+@pytest.mark.render
+def test_the_prompt_is_told_beside_pictures_which_do_not_tell_the_ends_apart() -> None:
+    made = make("RotateStrictPosNeg-v0", 2, obs_mode="rgb+segmentation")
+    task = task_of(made)
+    made.reset(seed=[3, 3])
+    for _ in range(2):
+        made.step(still_action(made))
+    s = task.task_state
+    yaw = start_yaw(s) + torch.tensor([0.0, math.pi])
+    move(made, task.objects[0], range(2), turned_pose(s.start[:, :2], yaw))
+    obs = task.get_obs()
+    assert torch.equal(obs["prompt"][:, 0], s.target)
+    on_peg = obs["segmentation"][..., 0] == task.objects[0].per_scene_id[:, None, None]
+    assert int(on_peg[0].sum()) > 100
+    apart = (obs["rgb"][0].to(torch.float32) - obs["rgb"][1].to(torch.float32)).abs()
+    assert float(apart.max()) <= 3
+    red, green, blue = obs["rgb"][0, ..., :3][on_peg[0]].to(torch.float32).mean(dim=0).tolist()
+    assert blue > 2 * max(red, green)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "value", [(0.05, 1.0), (0.1,), 0.5, "ab", (True, 1.0), (0.2, float("nan")), (None, 1.0), (0.2, 4)]
+)
+def test_bad_ranges_of_angles_are_named_before_anything_is_built(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+    def built(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("building began")
+
+    monkeypatch.setattr(BaseEnv, "__init__", built)
+    with pytest.raises(AssertionError, match="building began"):
+        RotateStrict(num_envs=2, angle_range=(0.1, math.pi))
+    with pytest.raises(ValueError, match=rf"angle_range={re.escape(repr(value))} must be two angles"):
+        RotateStrict(num_envs=2, angle_range=value)

@@ -193,10 +193,38 @@ def test_success(env: Env, distance: float, lift: float, speed: float, joint_spe
     task.advance(s, look, NO_TOUCH)
     assert not bool(task.judge(s, look)["success"].any()), "success without the goal"
     task.advance(s, senses(s.goal), NO_TOUCH)
+    s.rested[:] = 0
+    task.advance(s, look, NO_TOUCH)
+    assert not bool(task.judge(s, look)["success"].any()), "one step is not set down"
     task.advance(s, look, NO_TOUCH)
     verdict = task.judge(s, look)
     assert bool((verdict["success"] == success).all())
-    assert not bool(verdict["fail"].any())
+    at_rest = speed < 0.05 and joint_speed < STATIC_SPEED and lift < 0.01
+    assert bool((verdict["fail"] == (at_rest and not success)).all())
+
+
+@pytest.mark.parametrize("on_mistake", ["fail", "ignore"])
+def test_to_set_the_cube_down_elsewhere_is_a_mistake_for_good(env: Env, on_mistake: str) -> None:
+    task, s = task_of(env), fresh()
+    task.on_mistake = on_mistake  # type: ignore[assignment]
+    elsewhere = s.start[:, :2] + (REGION + 0.01) * directions()
+
+    def rest(xy: Tensor, steps: int = 2) -> dict[str, Tensor]:
+        for _ in range(steps):
+            task.advance(s, senses(xy), NO_TOUCH)
+        return task.judge(s, senses(xy))
+
+    assert not bool(rest(elsewhere, 5)["mistake"].any()), "nothing is a mistake before the goal was reached"
+    assert not bool(rest(s.goal, 5)["mistake"].any()), "on the goal it may rest"
+    task.advance(s, senses(elsewhere, joint_speed=0.3), NO_TOUCH)
+    assert not bool(rest(elsewhere, 1)["mistake"].any())
+    task.advance(s, senses(elsewhere, joint_speed=0.3), NO_TOUCH)
+    assert bool(rest(elsewhere)["mistake"].all())
+    verdict = rest(s.start[:, :2])
+    assert bool(verdict["mistake"].all())
+    assert bool((verdict["fail"] == (on_mistake == "fail")).all())
+    assert bool((verdict["success"] == (on_mistake == "ignore")).all())
+    task.on_mistake = "fail"
 
 
 @pytest.mark.parametrize(
@@ -234,8 +262,9 @@ def test_nothing_counts_before_the_response(env: Env) -> None:
         task.advance(s, senses(s.goal, elapsed=elapsed), NO_TOUCH)
         assert not bool(s.reached.any()), "at its first step the cube is only just put at its start"
     s.reached[:] = True
-    assert not bool(task.judge(s, senses(s.start, elapsed=0))["success"].any())
-    assert bool(task.judge(s, senses(s.start, elapsed=1))["success"].all())
+    for elapsed in (0, 1, 1, 1):
+        task.advance(s, senses(s.start, elapsed=elapsed), NO_TOUCH)
+        assert not bool(task.judge(s, senses(s.start, elapsed=elapsed))["success"].any())
 
 
 def test_a_grasp_takes_both_fingers(env: Env) -> None:
@@ -286,6 +315,7 @@ def test_the_reward_rises_along_the_way_there_and_back(env: Env) -> None:
     assert float(task.reward_terms(s, look)["progress"].max()) < 1e-5, "the start is the start"
     s.reached[:] = True
     look.joint_speed[:] = 0
+    s.rested[:] = 2
     assert bool((paid(task, s, look) == rewards.maximum(task.reward_scales)).all())
 
 
@@ -357,8 +387,9 @@ def test_the_disc_changes_in_the_same_step_and_stays_so(env: Env) -> None:
         assert torch.equal(shown[:, :2], s.goal)
         assert torch.allclose(shown[:, 2], torch.tensor(DISC_THICKNESS / 2))
         if k == 0:
-            put(env, there, s.start[:, :2] + torch.tensor([0.0, 0.06]))
-    assert not bool(info["success"].any())
+            s.rested[:] = 0
+            put(env, there, s.goal + torch.tensor([0.0, 0.04]))
+    assert not bool(info["success"].any() | info["fail"].any())
     # a new episode begins red again, and its neighbours stay as they are
     env.reset(options={"env_idx": [2, 4]})
     reached[2] = False
@@ -375,6 +406,7 @@ def test_there_and_back_is_success_and_either_alone_is_not(env: Env) -> None:
     put(env, back_only, s.start[:, :2] + torch.tensor([0.06, 0.0]))
     env.step(still_action(env))
     put(env, both + back_only, s.start[:, :2])
+    env.step(still_action(env))
     _, reward, terminated, _, info = env.step(still_action(env))
     expected = torch.tensor([i in both for i in range(N)])
     assert torch.equal(info["success"], expected)
@@ -519,5 +551,6 @@ def test_radii_and_lengths_can_be_chosen() -> None:
     s.reached[:] = True
     for distance, inside in ((0.0099, True), (0.0101, False)):
         look.objects[:, CUBE, :2] = s.start[:, :2] + distance * directions()
+        s.rested[:], s.mistaken[:] = 2, False
         assert bool((task.judge(s, look)["success"] == inside).all())
     made.close()

@@ -463,6 +463,8 @@ def test_the_reward_is_the_sum_of_the_terms_of_the_same_step(task_id: str, runs:
 
 
 def test_before_the_response_only_being_still_pays(task_id: str, runs: dict[str, list[Record]]) -> None:
+    if not CATALOG[task_id].response:
+        pytest.skip("the task is acted in from its first step")
     checked = 0
     for record in runs["dense"]:
         early = record["info/phase"] != 2

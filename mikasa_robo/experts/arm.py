@@ -10,9 +10,11 @@ from pathlib import Path
 import pytorch_kinematics as pk
 import torch
 from mani_skill.agents.robots.panda import PandaWristCam
+from mani_skill.utils.geometry.rotation_conversions import matrix_to_quaternion
 from torch import Tensor
 
 from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
+from mikasa_robo.core.sampling import ROBOT_BASE_X
 
 STEP_LIMIT = 0.1
 """What an action of 1 adds to a joint's target in a control step, rad (``pd_joint_delta_pos``)."""
@@ -77,6 +79,34 @@ class Arm:
         if wrist is not None:
             action[:, ARM_JOINTS - 1] = self.turn(q[:, -1], wrist)
         return action
+
+    def solve(self, position: Tensor, yaw: Tensor, rounds: int = 40) -> tuple[Tensor, Tensor]:
+        """Joint angles for a gripper that points straight down.
+
+        Args:
+            position: (M, 3) of the TCP, m.
+            yaw: (M,) rad.
+            rounds: of damped least squares.
+
+        Returns:
+            (M, 7) rad and the error (M,) that is left, m and rad.
+        """
+        base = position.new_tensor([ROBOT_BASE_X, 0.0, 0.0])
+        wanted = facing_down(yaw)
+        q = self._rest.repeat(len(yaw), 1)
+        q[:, 0] = torch.atan2(position[:, 1], position[:, 0] - ROBOT_BASE_X)
+        q[:, -1] = q[:, -1] + q[:, 0] - yaw
+        for _ in range(rounds):
+            matrix = self._chain.forward_kinematics(q).get_matrix()
+            present = matrix_to_quaternion(matrix[:, :3, :3])
+            error = torch.cat([position - base - matrix[:, :3, 3], rotation_vector(wanted, present)], dim=1)
+            jacobian = self._chain.jacobian(q)
+            square = jacobian @ jacobian.transpose(1, 2) + 1e-3 * torch.eye(6, device=q.device)
+            inverse = jacobian.transpose(1, 2) @ torch.linalg.inv(square)
+            step = (inverse @ error[..., None])[..., 0].clamp(-0.3, 0.3)
+            lean = 0.05 * (self._rest - q)
+            q = q + step + lean - (inverse @ (jacobian @ lean[..., None]))[..., 0]
+        return q, torch.linalg.norm(error, dim=1)
 
     @staticmethod
     def turn(angle: Tensor, wanted: Tensor) -> Tensor:

@@ -92,7 +92,10 @@ class Forgetful(Policy):
 
 
 class Sweeper(Policy):
-    """Ignores the cue and tries everything, one after another, in a random order."""
+    """Ignores the cue and tries everything, one after another, in a random order.
+
+    Where there is nothing to try one after another (`Skill.candidates` is 0) it is a guess.
+    """
 
     def __init__(self, skill: Skill, seed: int = 0) -> None:
         super().__init__(skill, seed)
@@ -108,8 +111,10 @@ class Sweeper(Policy):
         self._order[index], self._place[index], self._pressed[index] = order[index], 0, 0
 
     def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        now = self._order.gather(1, self._place[:, None]).to(torch.float32)
-        content = now.expand(-1, self.skill.size)
+        if not self.skill.candidates:
+            alone = torch.ones(1, self.skill.num_envs, dtype=torch.bool, device=self.skill.device)
+            return self.skill.recall(History([view], alone), self._u)
+        content = self.skill.attempt(self._order.gather(1, self._place[:, None])[:, 0])
         tried = self.skill.tried(view, content, info)
         self._pressed = torch.where(tried, self._pressed + 1, torch.zeros_like(self._pressed))
         over = self._pressed > TRY_STEPS

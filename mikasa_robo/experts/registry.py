@@ -24,6 +24,8 @@ SKILLS: dict[str, str] = {
         f"{_HERE}.touching:TouchSkill",
     ),
     **dict.fromkeys(("RotateLenient", "RotateStrict"), f"{_HERE}.rotating:RotateSkill"),
+    **dict.fromkeys(("Intercept", "InterceptGrab"), f"{_HERE}.intercepting:InterceptSkill"),
+    "TakeItBack": f"{_HERE}.taking_back:TakeItBackSkill",
     "ShellGameTouch-v0": f"{_HERE}.shells:ShellTouchSkill",
     "ShellGamePush-v0": f"{_HERE}.shells:ShellPushSkill",
     "ShellGamePick-v0": f"{_HERE}.shells:ShellPickSkill",

@@ -116,6 +116,10 @@ class Skill(ABC):
         and how far it has got (``counted``, ``touched``).
         """
 
+    def attempt(self, number: Tensor) -> Tensor:
+        """(N, size) the content that stands for candidate ``number`` (N,)."""
+        return number[:, None].to(torch.float32).expand(-1, self.size)
+
     def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
         """(N,) bool: what ``content`` names first has been tried, well or in vain."""
         return torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)

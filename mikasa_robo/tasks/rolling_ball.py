@@ -18,13 +18,14 @@ from mikasa_robo.core.sampling import Uniforms, between, upright
 SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
 """m/s along y."""
 SPEED_LIMITS = (0.15, 2.0)
-"""m/s: slower, and a ball that nobody touches may stop in the disc; faster, and PhysX lets it turn too slowly to roll."""
+"""m/s: slower, and a ball that nobody touches may come to rest in the disc; faster, and it would turn faster than the
+100 rad/s that PhysX allows."""
 DRIFT = (0.0, 0.05)  # m/s along x
 START_X = (-0.35, -0.05)  # m
 START_Y = (-0.9, -0.65)  # m
 DAMPING = 0.05
-"""1/s, linear and angular alike, so that the ball rolls without slipping as it slows down. Over the 1.2 m to the far end
-of the farthest disc a ball loses 0.06 m/s; what is slower than 0.08 m/s for half a second PhysX puts to rest."""
+"""1/s, linear and angular alike, so that the ball goes on rolling without slipping. Over the 1.2 m to the far end of the
+farthest disc it takes 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays put."""
 REST_SPEED = 0.05  # m/s
 
 

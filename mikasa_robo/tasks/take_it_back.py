@@ -27,6 +27,7 @@ GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region: at most half of the 0.15 m between them where they are nearest
 LYING = 0.01  # m: a cube whose centre is so near the height at which it lies is on the table
 REST_SPEED = 0.05  # m/s
+SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
 
 
 def _cube_rotations() -> Tensor:
@@ -63,6 +64,8 @@ class TakeItBackState:
     goal: Tensor  # (N, 2) m, x and y of the discs' centre
     reached: Tensor  # (N,) bool, the cube has been on the goal
     grasped: Tensor  # (N,) bool, both fingers were on the cube in the last step
+    rested: Tensor  # (N,) int64, control steps in a row that cube and robot have been at rest
+    mistaken: Tensor  # (N,) bool, the cube was set down elsewhere
 
 
 def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
@@ -78,6 +81,8 @@ def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
         goal=torch.stack([goal_x, torch.full_like(goal_x, GOAL_Y)], dim=1).to(torch.float32),
         reached=no,
         grasped=no.clone(),
+        rested=torch.zeros(u.count, dtype=torch.int64, device=u.device),
+        mistaken=no.clone(),
     )
 
 
@@ -90,23 +95,25 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     and ``state``, which holds the oracle. Pushing and carrying are equally good.
     Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not turned; goal x ∈ [0.2, 0.25] m;
     the arm's start.
-    Success: the goal was reached earlier, and the cube lies in the region (centre within 0.03 m of its start), slower
-    than 0.05 m/s, and the robot is static (arm joints below 0.2 rad/s). Lying: centre within 0.01 m of the height at
-    which it started, so that it may still be held but not carried over. There is no failure.
+    Success: the goal was reached earlier, and the cube is set down in the region (centre within 0.03 m of its start).
+    Set down: it lies on the table, slower than 0.05 m/s, and the robot is static (arm joints below 0.2 rad/s), both for
+    2 control steps in a row. Lying: centre within 0.01 m of the height at which it started, so that it may still be held
+    but not carried over.
+    Failure: once the goal was reached, the cube is set down neither in the region nor on the goal.
     Oracle: (N, 3) float32, initial xyz of the cube, m.
     Perception: the cube's orientation is folded to the least rotation that looks the same (yaw in ±45°).
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.9; T = 180. Ours, where the paper is silent: the goal lies
     at y = 0 for every start, since a disc straight ahead of the start would go on showing its y; the lanes' jitter; the
     radius of the region: with 0.05 m every start's x would be as good as 0, and only the lane need be remembered.
-    An upright hand reaches about x = 0.165 m: for far goals it has to lean forward. Since nothing is a mistake, a
-    hand that sets the cube down at six places in turn succeeds without memory (scripted: 99 % of episodes).
+    An upright hand reaches about x = 0.165 m: for far goals it has to lean forward. The mistake is ours as well: without
+    it a hand that sets the cube down at six places in turn succeeded without memory (scripted: in 99 % of episodes).
 
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
         region_radius: how far from its start the cube may lie at the end, 0.01…0.075 m.
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
             in a delay the table is empty, and then all stands where it stood.
-        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+        **kwargs: see `MemoryEnv`.
     """
 
     draws: ClassVar[int] = 4
@@ -154,6 +161,15 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         acted = senses.elapsed > self.timeline.response_start
         s.reached = s.reached | (acted & (self._to_goal(s, senses) == 0))
         s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
+        lying = (senses.objects[:, 0, 2] - HALF_SIZE).abs() < LYING
+        rests = acted & lying & self._at_rest(senses) & senses.static
+        s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
+        elsewhere = (self._to_goal(s, senses) > 0) & (self._to_region(s, senses) > 0)
+        s.mistaken = s.mistaken | (s.reached & (s.rested >= SET_DOWN) & elsewhere)
+
+    @staticmethod
+    def _at_rest(senses: Senses) -> Tensor:
+        return torch.linalg.norm(senses.objects[:, 0, 7:10], dim=-1) < REST_SPEED
 
     def perceive(self, s: TakeItBackState, senses: Senses) -> tuple[Tensor, Tensor]:
         poses = senses.objects[..., :7].clone()
@@ -168,13 +184,14 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     def judge(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
         in_region = self._to_region(s, senses) == 0
-        at_rest = torch.linalg.norm(senses.objects[:, 0, 7:10], dim=-1) < REST_SPEED
+        fail = s.mistaken & (self.on_mistake == "fail")
         return {
-            "success": s.reached & in_region & at_rest & senses.static & senses.responding,
-            "fail": torch.zeros_like(s.reached),
+            "success": s.reached & in_region & (s.rested >= SET_DOWN) & ~fail,
+            "fail": fail,
+            "mistake": s.mistaken.clone(),
             "reached": s.reached.clone(),
             "in_region": in_region,
-            "at_rest": at_rest,
+            "at_rest": self._at_rest(senses),
             "static": senses.static,
         }
 
@@ -206,5 +223,6 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
             "cube_velocity": cube[:, 7:] * shown,
             "reached": s.reached,
             "grasped": s.grasped,
+            "rested": s.rested / SET_DOWN,
             "fingers": senses.fingers,
         }

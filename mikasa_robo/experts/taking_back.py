@@ -1,0 +1,95 @@
+"""TakeItBack: the cube is grasped, dragged to the goal, and dragged back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.tasks.take_it_back import LANES
+
+from .arm import quaternion_product
+from .skill import History, Skill, View
+
+CUBE, RED, MAGENTA = range(3)
+ABOVE, DOWN, CLOSE, DRAG = range(4)
+LEAN = math.radians(30)
+"""How far the hand leans forward: upright it reaches about x = 0.165 m only."""
+HEIGHT = 0.09
+"""Of the hand above the cube before it comes down, m."""
+LOW = 0.022
+"""z of the tool centre point while it drags, m."""
+DRAG_STEP = 0.035
+"""How far ahead of the hand its goal is while it drags, m: slow enough for the cube to stay in the hand."""
+
+
+class TakeItBackSkill(Skill):
+    """Content: where the cube started, x and y (N, 2), m."""
+
+    size = 2
+    draws = 1
+    candidates = 2 * len(LANES)
+
+    def __init__(self, task: MemoryEnv[Any]) -> None:
+        super().__init__(task)
+        self._stage = torch.zeros(task.num_envs, dtype=torch.int64, device=task.device)
+        self._since = torch.zeros_like(self._stage)
+        self._stops = torch.tensor([(x, y) for y in LANES for x in (0.025, -0.025)], device=task.device)
+
+    def reset(self, env_idx: Tensor) -> None:
+        self._stage[env_idx] = self._since[env_idx] = 0
+
+    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        start: Tensor = info["oracle_info"][:, :2]
+        return start
+
+    def recall(self, history: History, u: Tensor) -> Tensor:
+        row = torch.arange(self.num_envs, device=u.device)
+        red = history.visible[history.oldest, row, RED]
+        first = history.position[history.oldest, row, CUBE, :2]
+        # a view from before the goal was reached may show the start; later ones do not
+        guessed = self._stops[(u[:, 0] * len(self._stops)).to(torch.int64)]
+        return torch.where(red[:, None], first, guessed)
+
+    def attempt(self, number: Tensor) -> Tensor:
+        return self._stops[number]
+
+    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+        cube = view.position[:, CUBE, :2]
+        return view.visible[:, MAGENTA] & (torch.linalg.norm(cube - content, dim=1) < 0.01)
+
+    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+        cube, tcp = view.position[:, CUBE], view.tcp
+        off = cube - tcp
+        across, apart = torch.linalg.norm(off[:, :2], dim=1), torch.linalg.norm(off, dim=1)
+        self._since += 1
+        self._enter((self._stage >= CLOSE) & (apart > 0.04), ABOVE)
+        self._enter((self._stage == ABOVE) & (across < 0.01), DOWN)
+        self._enter((self._stage == DOWN) & (apart < 0.01), CLOSE)
+        self._enter((self._stage == CLOSE) & (self._since > 4), DRAG)
+
+        goal = torch.where(view.visible[:, RED, None], view.position[:, RED, :2], view.position[:, MAGENTA, :2])
+        aim = torch.where(view.visible[:, MAGENTA, None], content, goal)
+        way = aim - cube[:, :2]
+        length = torch.linalg.norm(way, dim=1, keepdim=True).clamp(min=1e-9)
+        drag = tcp[:, :2] + way * (length.clamp(max=DRAG_STEP) / length)
+        dragging = (self._stage == DRAG)[:, None]
+        xy = torch.where(dragging, drag, cube[:, :2])
+        xy = torch.where((self._stage == CLOSE)[:, None], tcp[:, :2], xy)
+        z = torch.where(self._stage == ABOVE, cube[:, 2] + HEIGHT, torch.full_like(cube[:, 2], LOW))
+        gripper = torch.where(self._stage >= CLOSE, -1.0, 1.0)
+        return self.arm.act(view.joints, torch.cat([xy, z[:, None]], dim=1), self._leaning(), gripper)
+
+    def _enter(self, rows: Tensor, stage: int) -> None:
+        self._stage = torch.where(rows, stage, self._stage)
+        self._since = torch.where(rows, 0, self._since)
+
+    def _leaning(self) -> Tensor:
+        """(N, 4) wxyz of a hand that points down and, by `LEAN`, forward."""
+        lean = torch.tensor([math.cos(LEAN / 2), 0.0, -math.sin(LEAN / 2), 0.0], device=self.device)
+        down = torch.tensor([0.0, 1.0, 0.0, 0.0], device=self.device)
+        return quaternion_product(lean, down).expand(self.num_envs, 4)
