@@ -49,7 +49,15 @@ class Intercept(RollingBallTask[InterceptState]):
     Success: the ball's centre is within 0.1 m of the disc's in x and y, within 0.01 m of the height at which it rolls,
     and slower than 0.05 m/s. It may still be held. There is no failure.
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90. Ours, where the paper is silent: "beyond in x" is
+    counted from the ball's start, so that the disc's centre has x ∈ [-0.15, 0.15] m, within reach, and only a slow ball
+    with much drift rolls through the disc's edge; a resistance of 0.05 1/s: an untouched ball rolls on until it falls off
+    the table, and only the robot brings it to rest; that the ball has to be on the table. Feasible by stopping the ball
+    with the fingertips, closing on it and carrying it over (scripted: 98 to 100 % of episodes in each mode). Beware:
+    PhysX throws about one slow ball in four back from a resting finger, though the restitution is 0.
+
+    Args:
+        speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 5

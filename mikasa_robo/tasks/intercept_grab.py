@@ -43,7 +43,13 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     than 0.05 m/s against the table, not against the hand) and the robot is static (arm joints below 0.2 rad/s). There is
     no failure.
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90. Ours, where the paper is silent: the height, and
+    that the ball rolls on with a resistance of 0.05 1/s. Feasible by stopping the ball with the fingertips, closing on it
+    and lifting (scripted: 98 to 100 % of episodes in each mode). A ball that is squeezed at the very edge of the
+    fingertips may have a speed in PhysX that it does not move with: let go and grip it better.
+
+    Args:
+        speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 4

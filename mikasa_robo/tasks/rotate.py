@@ -141,7 +141,8 @@ class Rotate(MemoryEnv[RotateState]):
     Prompt: (N, 1) float32, target angle, rad.
     Perception: the peg's orientation is folded to the least rotation that looks the same (yaw in ±90°, roll in ±45°).
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.7, E.8; T = 90. Ours, where the paper is silent: the speeds
-    of a peg at rest.
+    of a peg at rest. Since nothing is a mistake, a hand that turns the peg on and stops every 0.17 rad succeeds without
+    the angle's size or the start (scripted, of 128 episodes: 90 % LenientPos, 100 % StrictPosNeg).
 
     Args:
         both_ways: whether the peg may have to be turned clockwise.
