@@ -197,6 +197,7 @@ def _succeed_rotate(env: Env, rows: Sequence[int]) -> None:
     state.place[index] = state.start[index, :3]
     state.heading[index] = heading(state.start[index, 3:]).to(torch.float32)
     state.turned[index] = state.target[index]
+    state.rested[index] = 1
 
 
 def _succeed_intercept(env: Env, rows: Sequence[int]) -> None:

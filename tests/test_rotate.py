@@ -46,7 +46,7 @@ MANY = 3000
 
 @pytest.fixture(params=["RotateLenientPos-v0", "RotateStrictPosNeg-v0"])
 def env(request: pytest.FixtureRequest) -> Iterator[Env]:
-    made = make(str(request.param), N)
+    made = make(str(request.param), N, on_mistake="ignore")  # several ends are tried in one episode
     made.reset(seed=3)
     for _ in range(2):  # the peg is its own from t = 2 on
         step(made, still_action(made))
@@ -72,6 +72,7 @@ def turn_slowly(env: Env, by: Tensor, shift: tuple[float, float] = (0.0, 0.0)) -
     parts = math.ceil(float(by.abs().max()) / 0.4)
     for k in range(1, parts + 1):
         place(env, start_yaw(s) + by * k / parts, shift)
+    place(env, start_yaw(s) + by, shift)
     return place(env, start_yaw(s) + by, shift)
 
 
@@ -162,7 +163,7 @@ def test_half_turns_are_not_lost(env: Env) -> None:
 
 def test_strictly_the_centre_stays_where_it_was() -> None:
     for env_id, strict in (("RotateLenientPos-v0", False), ("RotateStrictPos-v0", True)):
-        made = make(env_id, N)
+        made = make(env_id, N, on_mistake="ignore")
         made.reset(seed=3)
         for _ in range(2):
             step(made, still_action(made))
@@ -282,7 +283,7 @@ STRICT = pytest.mark.parametrize("kind", ["lenient", "strict"])
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[dict[str, Rotate]]:
     """One environment of either family: its pure functions take any number of rows."""
-    made = {kind: make(f"Rotate{kind.capitalize()}PosNeg-v0", N) for kind in ("lenient", "strict")}
+    made = {kind: make(f"Rotate{kind.capitalize()}PosNeg-v0", N, on_mistake="ignore") for kind in ("lenient", "strict")}
     yield {kind: task_of(env) for kind, env in made.items()}
     for env in made.values():
         env.close()
@@ -322,8 +323,8 @@ def at(s: RotateState, by: Tensor | float = 0.0, then: Tensor | None = None) -> 
 
 
 def go(task: Rotate, s: RotateState, *poses: Tensor) -> Senses:
-    """Shows the task one pose after another, the last twice, so that the peg has come to rest there."""
-    for pose in (*poses, poses[-1]):
+    """Shows the task one pose after another, the last three times, so that the peg has been left there."""
+    for pose in (*poses, poses[-1], poses[-1]):
         look_now = senses(pose)
         task.advance(s, look_now, NO_TOUCH)
     return look_now
@@ -637,3 +638,23 @@ def test_bad_ranges_of_angles_are_named_before_anything_is_built(monkeypatch: py
         RotateStrict(num_envs=2, angle_range=(0.1, math.pi))
     with pytest.raises(ValueError, match=rf"angle_range={re.escape(repr(value))} must be two angles"):
         RotateStrict(num_envs=2, angle_range=value)
+
+
+def test_to_leave_the_peg_turned_by_another_angle_is_a_mistake_for_good() -> None:
+    for on_mistake in ("fail", "ignore"):
+        made = make("RotateLenientPos-v0", N, on_mistake=on_mistake, angle_range=(1.0, 1.5))
+        made.reset(seed=4)
+        for _ in range(4):
+            record = step(made, still_action(made))
+        assert not bool(record["info/mistake"].any()), "not to have begun is no mistake"
+        s = task_of(made).task_state
+        place(made, start_yaw(s) + 0.4)
+        record = place(made, start_yaw(s) + 0.4)
+        assert not bool(record["info/mistake"].any()), "one step is not left"
+        record = place(made, start_yaw(s) + 0.4)
+        assert bool(record["info/mistake"].all())
+        assert bool((record["info/fail"] == (on_mistake == "fail")).all())
+        record = turn_slowly(made, s.target)
+        assert bool(record["info/facing"].all())
+        assert bool((record["info/success"] == (on_mistake == "ignore")).all())
+        made.close()

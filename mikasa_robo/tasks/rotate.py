@@ -26,6 +26,7 @@ LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by whether the p
 NEAR = 0.05  # m: farther from its start in x or in y the peg has been moved away (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 REST_SPEED, REST_TURN = 0.05, 0.2  # m/s, rad/s
+SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
 STANDING = 0.1  # a peg whose axis is so short as seen from above stands on end: which way it points is not to be told
 
 _H = math.sqrt(0.5)
@@ -101,6 +102,8 @@ class RotateState:
     speed: Tensor  # (N,) m/s, of its centre over the last step
     spin: Tensor  # (N,) rad/s, of its heading over the last step
     grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step
+    rested: Tensor  # (N,) int64, control steps in a row that peg and robot have been at rest
+    mistaken: Tensor  # (N,) bool, the peg was left turned by another angle
 
 
 def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> RotateState:
@@ -120,6 +123,8 @@ def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> Rot
         speed=zero.to(torch.float32),
         spin=zero.to(torch.float32),
         grasped=torch.zeros(u.count, dtype=torch.bool, device=u.device),
+        rested=torch.zeros(u.count, dtype=torch.int64, device=u.device),
+        mistaken=torch.zeros(u.count, dtype=torch.bool, device=u.device),
     )
 
 
@@ -133,23 +138,24 @@ class Rotate(MemoryEnv[RotateState]):
     Randomisations: centre x, y ∈ ±0.1 m; yaw uniform in ±π; angle uniform in (0.1, π/2] or, with ``both_ways``, size
     uniform in (0.1, π/4] and either sign equally often; the arm's start.
     Success: the angle by which the peg has been turned is within 0.1 rad of the target, the peg is at rest (slower than
-    0.05 m/s and 0.2 rad/s over the last control step) and the robot is static (arm joints below 0.2 rad/s). The angle is
-    summed up from step to step, of the yaw of the peg's long axis as seen from above, so that half and whole turns
-    count; while the peg stands on end (axis within 6° of the vertical) it does not change. The peg may still be held.
-    There is no failure.
+    0.05 m/s and 0.2 rad/s over a control step) and the robot is static (arm joints below 0.2 rad/s), both for 2 control
+    steps in a row. The angle is summed up from step to step, of the yaw of the peg's long axis as seen from above, so
+    that half and whole turns count; while the peg stands on end (axis within 6° of the vertical) it does not change. The
+    peg may still be held.
+    Failure: peg and robot rest as long with the peg turned by more than 0.1 rad, but not to the target.
     Oracle: (N, 1) float32, signed angle still to turn, rad: target less angle turned so far.
     Prompt: (N, 1) float32, target angle, rad.
     Perception: the peg's orientation is folded to the least rotation that looks the same (yaw in ±90°, roll in ±45°).
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.7, E.8; T = 90. Ours, where the paper is silent: the speeds
-    of a peg at rest. Since nothing is a mistake, a hand that turns the peg on and stops every 0.17 rad succeeds without
-    the angle's size or the start (scripted, of 128 episodes: 90 % LenientPos, 100 % StrictPosNeg).
+    of a peg at rest, for how long, and the failure: without it a hand that turns the peg on and stops every 0.17 rad
+    succeeded without memory (scripted, of 128 episodes: 90 % LenientPos, 100 % StrictPosNeg).
 
     Args:
         both_ways: whether the peg may have to be turned clockwise.
         angle_range: (low, high) of the angle's size, 0.1…π rad, in place of the mode's own.
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
             in a delay the table is empty, and then the peg lies where it lay.
-        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+        **kwargs: see `MemoryEnv`.
     """
 
     draws: ClassVar[int] = 5
@@ -192,6 +198,14 @@ class Rotate(MemoryEnv[RotateState]):
         s.turned = (s.turned + turn).to(torch.float32)
         s.heading = now.to(torch.float32)
         s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
+        rests = (senses.elapsed > self.timeline.response_start) & self._at_rest(s) & senses.static
+        s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
+        elsewhere = (s.turned.abs() > TOLERANCE) & ((s.target - s.turned).abs() >= TOLERANCE)
+        s.mistaken = s.mistaken | (elsewhere & (s.rested >= SET_DOWN))
+
+    @staticmethod
+    def _at_rest(s: RotateState) -> Tensor:
+        return (s.speed < REST_SPEED) & (s.spin < REST_TURN)
 
     def prompt(self, s: RotateState) -> Tensor:
         return s.target[:, None].clone()
@@ -207,16 +221,17 @@ class Rotate(MemoryEnv[RotateState]):
     def judge(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
         peg = senses.objects[:, 0]
         facing = (s.target - s.turned).abs() < TOLERANCE
-        at_rest = (s.speed < REST_SPEED) & (s.spin < REST_TURN)
         in_place = ((peg[:, :2] - s.start[:, :2]).abs() < NEAR).all(dim=-1)
         roll, pitch = tilt(peg[:, 3:7])
         level = (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
-        success = facing & at_rest & senses.static & senses.responding
+        fail = s.mistaken & (self.on_mistake == "fail")
+        success = facing & (s.rested >= SET_DOWN) & senses.static & senses.responding & ~fail
         return {
             "success": success & in_place & level if self.strict else success,
-            "fail": torch.zeros_like(facing),
+            "fail": fail,
+            "mistake": s.mistaken.clone(),
             "facing": facing,
-            "at_rest": at_rest,
+            "at_rest": self._at_rest(s),
             "in_place": in_place,
             "level": level,
             "static": senses.static,
@@ -269,6 +284,7 @@ class Rotate(MemoryEnv[RotateState]):
             "speed": s.speed,
             "spin": s.spin,
             "grasped": s.grasped,
+            "rested": s.rested / SET_DOWN,
             "fingers": senses.fingers,
         }
         if self.strict:
