@@ -33,7 +33,9 @@ from mikasa_robo.catalog import CATALOG
 REFERENCE = "RememberColor3-v0"
 SLOW = 0.5
 """A task whose ratio is below this should have its reason in `NOTES`."""
-NOTES: dict[str, str] = {}
+NOTES: dict[str, str] = {
+    "RememberShapeAndColor": "up to fifteen objects, three of them toruses of eight convex pieces",
+}
 """Why a family is slow, by its name."""
 WALK_STEPS = 512
 WALK_STD, WALK_MEMORY = 0.3, 0.8

@@ -796,8 +796,8 @@ def test_wrong_resets_are_refused_and_change_nothing(
 
 
 BAD_ARGUMENTS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (RememberColor, {"n": 1}, "n=1 "),
-    (RememberColor, {"n": 10}, "n=10 "),
+    (RememberColor, {"n": 1}, "n=1: "),
+    (RememberColor, {"n": 10}, "n=10: "),
     (RememberColor, {"n": "3"}, "n='3'"),
     (RememberColor, {"n": 3.0}, r"n=3\.0"),
     (RememberColor, {"n": True}, "n=True"),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.core.env import STATIC_SPEED, MemoryEnv
 from mikasa_robo.tasks.take_it_back import LANES
 
 from .arm import quaternion_product
@@ -28,7 +28,10 @@ DRAG_STEP = 0.035
 
 
 class TakeItBackSkill(Skill):
-    """Content: where the cube started, x and y (N, 2), m."""
+    """Content: where the cube started, x and y (N, 2), m.
+
+    No cue is written into the posture (`levels` is 1): the leaning hand needs all joints to keep its turn while it drags.
+    """
 
     size = 2
     draws = 1
@@ -49,18 +52,18 @@ class TakeItBackSkill(Skill):
 
     def recall(self, history: History, u: Tensor) -> Tensor:
         row = torch.arange(self.num_envs, device=u.device)
-        red = history.visible[history.oldest, row, RED]
-        first = history.position[history.oldest, row, CUBE, :2]
-        # a view from before the goal was reached may show the start; later ones do not
+        seen = history.visible[..., RED]  # (W, N); the oldest view from before the goal was reached may show the start
+        first = history.position[seen.to(torch.int8).argmax(dim=0), row, CUBE, :2]
         guessed = self._stops[(u[:, 0] * len(self._stops)).to(torch.int64)]
-        return torch.where(red[:, None], first, guessed)
+        return torch.where(seen.any(dim=0)[:, None], first, guessed)
 
     def attempt(self, number: Tensor) -> Tensor:
         return self._stops[number]
 
     def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        cube = view.position[:, CUBE, :2]
-        return view.visible[:, MAGENTA] & (torch.linalg.norm(cube - content, dim=1) < 0.01)
+        there = torch.linalg.norm(view.position[:, CUBE, :2] - content, dim=1) < 0.01
+        # only what is at rest has been set down: a hand that passes by has tried nothing
+        return view.visible[:, MAGENTA] & there & (view.joint_speed < STATIC_SPEED)
 
     def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
         cube, tcp = view.position[:, CUBE], view.tcp
