@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mikasa_robo.core.env import STATIC_SPEED, MemoryEnv
+from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.tasks.take_it_back import LANES
 
 from .arm import quaternion_product
@@ -25,6 +25,8 @@ LOW = 0.022
 """z of the tool centre point while it drags, m."""
 DRAG_STEP = 0.035
 """How far ahead of the hand its goal is while it drags, m: slow enough for the cube to stay in the hand."""
+RESTING = 0.07
+"""Slower than this, rad/s, the joints move a cube at arm's length, 0.7 m, slower than 0.05 m/s: it is at rest."""
 
 
 class TakeItBackSkill(Skill):
@@ -63,7 +65,7 @@ class TakeItBackSkill(Skill):
     def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
         there = torch.linalg.norm(view.position[:, CUBE, :2] - content, dim=1) < 0.01
         # only what is at rest has been set down: a hand that passes by has tried nothing
-        return view.visible[:, MAGENTA] & there & (view.joint_speed < STATIC_SPEED)
+        return view.visible[:, MAGENTA] & there & (view.joint_speed < RESTING)
 
     def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
         cube, tcp = view.position[:, CUBE], view.tcp
