@@ -32,7 +32,8 @@ RESTING = 0.07
 class TakeItBackSkill(Skill):
     """Content: where the cube started, x and y (N, 2), m.
 
-    No cue is written into the posture (`levels` is 1): the leaning hand needs all joints to keep its turn while it drags.
+    No cue is written into the posture (`levels` is 1): the embodied twin writes while the cue is on view, here for one
+    step, in which the last joint turns 0.04 rad. It could go on until it moves the cube; that is not tried.
     """
 
     size = 2

@@ -25,6 +25,7 @@ LANE_JITTER = 0.02  # m
 GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region: at most half of the 0.15 m between them where they are nearest
+MIDDLE = 0.005  # m: the least tolerance of the goal's middle
 LYING = 0.01  # m: a cube whose centre is so near the height at which it lies is on the table
 REST_SPEED = 0.05  # m/s
 SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
@@ -89,8 +90,8 @@ def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
 class TakeItBack(MemoryEnv[TakeItBackState]):
     """Push the cube onto the goal, then back to its start.
 
-    Task: a green cube (half size 0.02 m) and, ahead of it, a red goal disc. As soon as the cube lies on the disc (its
-    centre within the disc's circle) the disc is magenta, and stays so; now the cube has to go back. Where it started
+    Task: a green cube (half size 0.02 m) and, ahead of it, a red goal disc. As soon as the cube lies in the disc's middle
+    (its centre within 0.015 m) the disc is magenta, and stays so; now the cube has to go back. Where it started
     shows nowhere after the first frame: the region around it has no marker, and it is in no observation but the oracle
     and ``state``, which holds the oracle. Pushing and carrying are equally good.
     Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not turned; goal x ∈ [0.2, 0.25] m;
@@ -105,11 +106,14 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.9; T = 180. Ours, where the paper is silent: the goal lies
     at y = 0 for every start, since a disc straight ahead of the start would go on showing its y; the lanes' jitter; the
     radius of the region: with 0.05 m every start's x would be as good as 0, and only the lane need be remembered.
-    An upright hand reaches about x = 0.165 m: for far goals it has to lean forward. The mistake is ours as well: without
-    it a hand that sets the cube down at six places in turn succeeded without memory (scripted: in 99 % of episodes).
+    An upright hand reaches about x = 0.165 m: for far goals it has to lean forward. Ours as well, since without them the
+    task could be done without memory (scripted): the mistake, as a hand that sets the cube down at six places in turn
+    succeeded in 99 % of episodes, and with the mistake in 18 %, like a guess; and that the cube has to come to the disc's
+    middle, as on the disc's edge its bearing shows the lane, by which a hand succeeded in 52 %, and now in 18 %.
 
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
+        goal_tolerance: how near its middle the cube's centre has to come, 0.005 m to `goal_radius`.
         region_radius: how far from its start the cube may lie at the end, 0.01…0.075 m.
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
             in a delay the table is empty, and then all stands where it stood.
@@ -123,6 +127,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         self,
         *args: Any,
         goal_radius: float = 0.05,
+        goal_tolerance: float = 0.015,
         region_radius: float = 0.03,
         cue_steps: int = 1,
         delay_steps: int = 0,
@@ -133,7 +138,12 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not RADII[0] <= value <= RADII[1]:
                 raise ValueError(f"{name}={value!r} must be a length of {RADII[0]} to {RADII[1]} m")
-        self.goal_radius, self.region_radius = goal_radius, region_radius
+        number = isinstance(goal_tolerance, int | float) and not isinstance(goal_tolerance, bool)
+        if not number or not MIDDLE <= goal_tolerance <= goal_radius:
+            raise ValueError(
+                f"goal_tolerance={goal_tolerance!r} must be a length of {MIDDLE} m to goal_radius={goal_radius} m"
+            )
+        self.goal_radius, self.goal_tolerance, self.region_radius = goal_radius, goal_tolerance, region_radius
         super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
 
     def build(self) -> list[Actor]:
@@ -159,12 +169,13 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     def advance(self, s: TakeItBackState, senses: Senses, touching: Tensor) -> None:
         # before and at the first step of the response phase the cube is only just put there
         acted = senses.elapsed > self.timeline.response_start
-        s.reached = s.reached | (acted & (self._to_goal(s, senses) == 0))
+        s.reached = s.reached | (acted & (self._to_middle(s, senses) == 0))
         s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
         lying = (senses.objects[:, 0, 2] - HALF_SIZE).abs() < LYING
         rests = acted & lying & self._at_rest(senses) & senses.static
         s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
-        elsewhere = (self._to_goal(s, senses) > 0) & (self._to_region(s, senses) > 0)
+        on_goal = outside(senses.objects[:, 0, :3], s.goal, self.goal_radius) == 0
+        elsewhere = ~on_goal & (self._to_region(s, senses) > 0)
         s.mistaken = s.mistaken | (s.reached & (s.rested >= SET_DOWN) & elsewhere)
 
     @staticmethod
@@ -176,8 +187,8 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         poses[:, 0, 3:] = folded(poses[:, 0, 3:])
         return self.layout(s, senses.elapsed)[0], poses
 
-    def _to_goal(self, s: TakeItBackState, senses: Senses) -> Tensor:
-        return outside(senses.objects[:, 0, :3], s.goal, self.goal_radius)
+    def _to_middle(self, s: TakeItBackState, senses: Senses) -> Tensor:
+        return outside(senses.objects[:, 0, :3], s.goal, self.goal_tolerance)
 
     def _to_region(self, s: TakeItBackState, senses: Senses) -> Tensor:
         return outside(senses.objects[:, 0, :3], s.start[:, :2], self.region_radius)
@@ -198,7 +209,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     def reward_terms(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
         """``progress`` counts both legs, half each: reaching the goal never costs anything."""
         way = torch.linalg.norm(s.goal - s.start[:, :2], dim=-1)
-        there = 1 - self._to_goal(s, senses) / (way - self.goal_radius)
+        there = 1 - self._to_middle(s, senses) / (way - self.goal_tolerance)
         back = 1 - self._to_region(s, senses) / (way - self.region_radius)
         arrived = s.reached & (self._to_region(s, senses) == 0)
         still = rewards.still(senses.joint_speed)
