@@ -4,8 +4,8 @@
 
 Every row is written to the CSV as soon as it is measured; a run that is given an existing CSV goes on where that ended.
 
-With ``--sweep forgetful`` it measures instead how far back a task reaches: for each number k of remembered views how often
-``forgetful(k)`` succeeds, with delays of ``--delay`` steps.
+With ``--sweep forgetful`` it measures instead how far back a task of each family reaches: for numbers k of remembered views
+how often ``forgetful(k)`` succeeds, with delays of ``--delay`` steps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Options:
     """Measure how often the scripted policies succeed."""
 
     ids: tuple[str, ...] = ()
-    """Only these tasks; by default all."""
+    """Only these tasks; by default all, with --sweep the first of each family."""
     episodes: int = 300
     """Episodes for each cell, rounded up to whole batches."""
     num_envs: int = 64
@@ -63,7 +63,7 @@ class Options:
     sweep: Literal["forgetful"] | None = None
     """Measure success against the number of views remembered instead."""
     delay: tuple[int, ...] = (5, 20, 50)
-    """With --sweep: delays in control steps."""
+    """With --sweep: delays in control steps; a task whose cue is on view to the end has none."""
     resolution: int = 2
     """With --sweep: to how many views the smallest k is found."""
 
@@ -190,22 +190,29 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
     """Success of forgetful(k) against k, and the smallest k with which it succeeds, found by bisection.
 
     forgetful(k) has to remember the cue until its last touch: besides the delay, the specified horizon, its horizon
-    holds what is left of the cue after it was seen and the time of the movement.
+    holds what is left of the cue after it was seen and the time of the movement. Bisection supposes that more memory is
+    never worse.
     """
     curves: dict[tuple[str, int], dict[int, float]] = {}
     table = []
     for row in rows:
-        for delay in options.delay:
+        for delay in options.delay if can_be_held(row) else (0,):
+            dial = {"delay_steps": delay} if can_be_held(row) else {}
             curve: dict[int, float] = {}
 
-            def succeeds(k: int, row: TaskSpec = row, delay: int = delay, curve: dict[int, float] = curve) -> bool:
-                policy = policy_maker("forgetful", k)
-                outcome = evaluate(row.id, policy, options.episodes, options.num_envs, delay_steps=delay)
+            def succeeds(
+                k: int,
+                row: TaskSpec = row,
+                delay: int = delay,
+                dial: dict[str, int] = dial,
+                curve: dict[int, float] = curve,
+            ) -> bool:
+                outcome = evaluate(row.id, policy_maker("forgetful", k), options.episodes, options.num_envs, **dial)
                 curve[k] = outcome.rate
                 print(f"{row.id} delay {delay} k {k}: {cell(outcome)} %", flush=True)
                 return outcome.rate > ENOUGH
 
-            low, high = delay, row.horizon - row.delay + delay
+            low, high = 0, row.horizon - row.delay + delay
             if succeeds(low):
                 high = low
             elif not succeeds(high):
@@ -215,8 +222,12 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
                 low, high = (low, middle) if succeeds(middle) else (middle, high)
             curves[row.id, delay] = dict(sorted(curve.items()))
             told = f"{high}" if high >= 0 else "more than the episode"
-            table.append(f"| `{row.id}` | {delay} | {told} |")
-    head = f"| ID | delay = specified horizon | smallest k with success above {ENOUGH:.0%} |\n|---|---:|---:|\n"
+            specified = str(delay) if can_be_held(row) else "always on view"
+            table.append(f"| `{row.id}` | {specified} | {told} | {100 * curve[0]:.0f} |")
+    head = (
+        f"| ID | delay (specified horizon) | smallest k with success above {ENOUGH:.0%} | success with k = 0, % |\n"
+        "|---|---:|---:|---:|\n"
+    )
     print("\n" + head + "\n".join(table))
     if options.markdown is not None:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -233,14 +244,21 @@ def draw(curves: dict[tuple[str, int], dict[int, float]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     ids = list(dict.fromkeys(env_id for env_id, _ in curves))
-    figure, axes = plt.subplots(1, len(ids), figsize=(3 * len(ids), 2.6), sharey=True, squeeze=False)
-    for axis, env_id in zip(axes[0], ids, strict=True):
+    columns = min(4, len(ids))
+    rows = -(-len(ids) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3 * columns, 2.4 * rows), sharey=True, squeeze=False)
+    for axis in axes.flat[len(ids) :]:
+        axis.remove()
+    for axis, env_id in zip(axes.flat, ids, strict=False):
         for (other, delay), curve in curves.items():
             if other == env_id:
-                axis.plot(list(curve), list(curve.values()), marker="o", label=f"delay {delay}")
-        axis.set(title=env_id, xlabel="views remembered, k")
+                label = f"delay {delay}" if can_be_held(CATALOG[env_id]) else "always on view"
+                axis.plot(list(curve), list(curve.values()), marker=".", label=label)
+        axis.set(xlabel="views remembered, k")
+        axis.set_title(env_id, fontsize=9)
         axis.legend(fontsize=7)
-    axes[0][0].set(ylabel="success", ylim=(-0.03, 1.03))
+    for axis in axes[:, 0]:
+        axis.set(ylabel="success", ylim=(-0.03, 1.03))
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
@@ -257,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.sweep is None:
         measure(options, rows)
     else:
-        sweep(options, [row for row in rows if row.delay])
+        first = {row.family: row for row in reversed(rows)}  # the first of each family
+        sweep(options, rows if options.ids else [row for row in rows if row is first[row.family]])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,19 @@ def why_no_gpu() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those of a module that are about one environment ID stay together.
+
+    So do those about none. Environments that fixtures share are built once, and a long module is spread all the same.
+    """
+    for item in items:
+        params = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        )
+        about = next((value for value in params if isinstance(value, str) and value.endswith("-v0")), "")
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {about}"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark, why_not in (("render", why_no_rendering), ("gpu", why_no_gpu)):
         if item.get_closest_marker(mark) is not None and (reason := why_not()) is not None:

@@ -220,6 +220,18 @@ def test_the_table_is_made_and_continued(tmp_path: Path, capsys: pytest.CaptureF
     assert "| 33.3 | 100.0 (" in table
 
 
+def test_the_sweep_finds_how_far_back_a_task_reaches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--markdown", str(tmp_path / "sweep.md"), "--picture", str(tmp_path / "sweep.png")]
+    size = ["--episodes", "16", "--num-envs", "16", "--delay", "12", "--resolution", "12"]
+    memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    (row,) = (tmp_path / "sweep.md").read_text().splitlines()[2:]
+    name, delay, smallest, without = row.strip("| ").split(" | ")
+    assert (name, delay) == ("`RememberColor3-v0`", "12")
+    assert 12 < int(smallest) < 40, "the way to the cube takes longer than the delay, and less than the episode"
+    assert float(without) < 80
+    assert (tmp_path / "sweep.png").stat().st_size > 5000
+
+
 def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
