@@ -5,6 +5,11 @@
 ``CPUGymWrapper``; and `mikasa_robo.sim` at 1, 16, 64 and 256 envs on 1 and 2 threads (and on all cores if there are
 more). Every contender is built once; then rounds go through all of them in turn, a second or so each, so that a slow
 moment of the machine hits all alike, and the best round of each counts.
+
+A second table compares the threads of one process with the worker processes of `mikasa_robo.make_vec`, one of either for
+each core, on a task of this package in state mode and with pictures. Two more measurements say from how many cores on
+workers should win: how much CPU time of a step the one thread takes that runs Python (what other threads cannot share),
+for a whole batch and for a quarter of it, and how much the main process of the workers takes. See `predict`.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import logging
 import multiprocessing
 import os
 import platform
+import statistics
 import sys
 import time
 import warnings
@@ -52,7 +58,11 @@ class Contender:
     build_s: float
     episode: Callable[[], None]
     close: Callable[[], None]
+    steps: int = EPISODE
+    """Control steps of an episode."""
     rates: list[float] = field(default_factory=list)
+    own_cpu: list[float] = field(default_factory=list)
+    """CPU time of this process for one control step or reset, s, of each round."""
 
     @property
     def best(self) -> float:
@@ -61,14 +71,15 @@ class Contender:
 
     def measure(self, seconds: float) -> None:
         """One round: whole episodes, for at least ``seconds``."""
-        episodes, start = 0, time.perf_counter()
+        episodes, start, cpu = 0, time.perf_counter(), time.process_time()
         while True:
             self.episode()
             episodes += 1
             elapsed = time.perf_counter() - start
             if elapsed >= seconds:
                 break
-        self.rates.append(episodes * EPISODE * self.num_envs / elapsed)
+        self.rates.append(episodes * self.steps * self.num_envs / elapsed)
+        self.own_cpu.append((time.process_time() - cpu) / episodes / (self.steps + 1))
 
 
 def maniskill_single(task: str, control_mode: str) -> Any:
@@ -158,6 +169,183 @@ def build_ours(task: str, control_mode: str, num_envs: int, threads: int) -> Con
             env.step(action)
 
     return Contender("mikasa batched", num_envs, str(threads), build_s, episode, env.close)
+
+
+# ---------------------------------------------------------------------- threads and worker processes
+VEC_ENVS = {"state": 64, "rgb": 16}
+VEC_STEPS = {"state": EPISODE, "rgb": 5}
+"""Control steps between two resets; a picture takes as long as many steps."""
+FEWER = 4
+"""The batch is also measured with so many times fewer environments."""
+SLOWER_AT_MOST = 0.9
+PREDICTED_CORES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def build_vec(task: str, mode: str, num_envs: int, threads: int, workers: int) -> Contender:
+    """One process with ``threads``, or ``workers`` processes if that is not 0."""
+    import torch
+
+    import mikasa_robo
+
+    start = time.perf_counter()
+    if workers:
+        env: Any = mikasa_robo.make_vec(task, num_envs, workers, obs_mode=mode, sim_debug=False)
+    else:
+        env = mikasa_robo.make_env(
+            task, num_envs, obs_mode=mode, sim_backend="physx_cpu_batched", sim_threads=threads, sim_debug=False
+        )
+    env.reset(seed=0)
+    build_s = time.perf_counter() - start
+    steps = VEC_STEPS[mode]
+    actions = torch.rand(steps, num_envs, env.get_wrapper_attr("single_action_space").shape[0]) * 2 - 1
+
+    def episode() -> None:
+        env.reset()
+        for action in actions:
+            env.step(action)
+
+    kind = f"{workers} worker process{'es' * (workers > 1)}" if workers else "one process"
+    name = f"{mode}, {kind}"
+    return Contender(name, num_envs, "1 each" if workers else str(threads), build_s, episode, env.close, steps)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where the CPU time of a control step of one process goes, s."""
+
+    num_envs: int
+    serial: float
+    """In the thread that runs Python, outside physics: no other thread can take a part of it."""
+    shared: float
+    """In physics and in the renderer's threads: as many cores as there are can share it."""
+
+
+def measure_split(task: str, mode: str, num_envs: int, seconds: float) -> Split:
+    """Steps a batch on one thread for about ``seconds``."""
+    import mikasa_robo
+
+    env: Any = mikasa_robo.make_env(
+        task, num_envs, obs_mode=mode, sim_backend="physx_cpu_batched", sim_threads=1, sim_debug=False
+    )
+    env.reset(seed=0)
+    pool = env.unwrapped.scene.px._pool
+    physics, run = 0.0, pool.run
+
+    def timed(job: Callable[[int], None]) -> None:
+        nonlocal physics
+        before = time.thread_time()
+        run(job)
+        physics += time.thread_time() - before
+
+    env.step(env.action_space.sample())
+    pool.run = timed
+    steps, start = 0, time.perf_counter()
+    main, everybody = time.thread_time(), time.process_time()
+    while time.perf_counter() - start < seconds:
+        env.step(env.action_space.sample())
+        steps += 1
+    main, everybody = time.thread_time() - main, time.process_time() - everybody
+    env.close()
+    return Split(num_envs, (main - physics) / steps, (everybody - main + physics) / steps)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """CPU time that the main process takes for an order to one worker, and for each further one, s."""
+
+    one: float
+    further: float
+
+
+def predict(whole: Split, part: Split, orders: Orders, cores: int) -> tuple[float, float]:
+    """Env-steps/s of one process with ``cores`` threads, and of ``cores`` worker processes.
+
+    Threads: the serial time of the whole batch, and the shared time divided by the cores. Workers: of the serial time only
+    what a part of the batch takes, between ``whole`` and ``part`` a straight line over the number of environments; the
+    shared time divided likewise; and the main process's orders, as if no worker worked meanwhile.
+    """
+    workers = min(cores, whole.num_envs)
+    slope = max(0.0, (whole.serial - part.serial) / (whole.num_envs - part.num_envs))
+    serial = max(0.0, whole.serial - slope * (whole.num_envs - whole.num_envs / workers))
+    threads = whole.serial + whole.shared / workers
+    processes = serial + whole.shared / workers + orders.one + orders.further * (workers - 1)
+    return whole.num_envs / threads, whole.num_envs / processes
+
+
+def outlook(mode: str, whole: Split, part: Split, orders: Orders) -> str:
+    """What `predict` makes of the measurements, and between how many cores workers are ahead."""
+    counts = [n for n in PREDICTED_CORES if n <= whole.num_envs]
+    rates = {n: predict(whole, part, orders, n) for n in counts}
+    ahead = [n for n in counts if rates[n][1] > rates[n][0]]
+    share = whole.shared / (whole.serial + whole.shared)
+    return "\n".join(
+        [
+            f"{mode}, {whole.num_envs} envs: of {1e3 * (whole.serial + whole.shared):.2f} ms CPU time a step threads can "
+            f"share {share:.0%}, so that they gain at most {1 / (1 - share):.1f} x; {1e3 * whole.serial:.2f} ms they "
+            f"cannot share ({1e3 * part.serial:.2f} ms with {part.num_envs} envs). An order costs the main process "
+            f"{1e3 * orders.one:.2f} ms, and {1e3 * orders.further:.2f} ms for each further worker.",
+            "Predicted env-steps/s of threads and workers: "
+            + "; ".join(f"{n} cores {a:.0f} and {b:.0f} ({b / a:.2f} x)" for n, (a, b) in rates.items()),
+            f"Workers should win from {ahead[0]} to {ahead[-1]} cores." if ahead else "Workers should not win.",
+        ]
+    )
+
+
+def compare_workers(task: str, rounds: int, seconds: float) -> list[list[str]]:
+    """Measures, and prints what comes out. Returns the table of what was measured."""
+    rows = [["simulator", "envs", "threads", "env-steps/s", "slowest round", "x threads (median)", "build s"]]
+    notes = []
+    for mode, num_envs in VEC_ENVS.items():
+        count = min(max(2, cores()), num_envs)
+        settings = ((1, 0), (count, 0), (1, 1), (1, count))
+        contenders = [build_vec(task, mode, num_envs, threads, workers) for threads, workers in settings]
+        for contender in contenders:
+            contender.episode()
+        for i in range(rounds):
+            for contender in contenders:
+                contender.measure(seconds)
+            print(f"{mode}: round {i + 1} of {rounds}", file=sys.stderr)
+        _, threads, one, many = contenders
+        for c in contenders:
+            c.close()
+            ratio = f"{against(c, threads):.2f}"
+            speeds = [f"{c.best:.0f}", f"{min(c.rates):.0f}"]
+            rows.append([c.name, str(c.num_envs), c.threads, *speeds, ratio, f"{c.build_s:.2f}"])
+        whole, part = (measure_split(task, mode, n, seconds) for n in (num_envs, num_envs // FEWER))
+        least, more = statistics.median(one.own_cpu), statistics.median(many.own_cpu)
+        orders = Orders(least, max(0.0, more - least) / (count - 1))
+        held = against(many, threads) >= SLOWER_AT_MOST
+        notes.append(
+            f"{mode}: {count} workers at {against(many, threads):.2f} x {count} threads (goal ≥ {SLOWER_AT_MOST:g}): "
+            f"{'yes' if held else 'NO'}\n{outlook(mode, whole, part, orders)}"
+        )
+    print(f"\n{task}: threads of one process and worker processes, one for each core; best of {rounds} rounds.")
+    print(f"{cores()} cores ({processor()}); {versions()}.\n")
+    print_table(rows)
+    for note in notes:
+        print("\n" + note)
+    return rows
+
+
+def against(contender: Contender, other: Contender) -> float:
+    """How many times as fast, in the median round."""
+    return statistics.median(a / b for a, b in zip(contender.rates, other.rates, strict=True))
+
+
+def print_table(rows: list[list[str]]) -> None:
+    """Header and rows in Markdown."""
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|---|" + "---:|" * (len(rows[0]) - 1))
+    for row in rows[1:]:
+        print("| " + " | ".join(row) + " |")
+
+
+def save(rows: list[list[str]], path: Path | None) -> None:
+    """As comma-separated values, where a path is given."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(rows)
 
 
 def memory_of_a_batch(task: str, control_mode: str, num_envs: int, answer: Any) -> None:
@@ -274,10 +462,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="rounds; the best of each contender counts (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of one measurement (%(default)s)")
     parser.add_argument("--csv", type=Path, help="write the table there too")
+    parser.add_argument(
+        "--only", choices=("simulators", "workers"), help="one of the two tables; by default both are measured"
+    )
+    parser.add_argument("--vec-task", default="RememberColor3-v0", help="the second table's task (%(default)s)")
+    parser.add_argument("--vec-csv", type=Path, help="write the second table there too")
     asked = parser.parse_args(arguments)
     quiet()
-    task, mode = asked.task, asked.control_mode
+    if asked.only != "workers":
+        compare_simulators(asked.task, asked.control_mode, asked.rounds, asked.seconds, asked.csv)
+    if asked.only != "simulators":
+        save(compare_workers(asked.vec_task, asked.rounds, asked.seconds), asked.vec_csv)
 
+
+def compare_simulators(task: str, mode: str, rounds: int, seconds: float, path: Path | None) -> None:
+    """Measures and prints the first table."""
     print(f"memory of {max(SIZES)} envs …", file=sys.stderr)
     megabytes = memory_per_env(task, mode, max(SIZES))
 
@@ -294,24 +493,18 @@ def main(arguments: list[str] | None = None) -> None:
         contenders.append(build())
         contenders[-1].episode()
         print(f"built {contenders[-1].name}, {contenders[-1].num_envs} envs", file=sys.stderr)
-    for i in range(asked.rounds):
+    for i in range(rounds):
         for contender in contenders:
-            contender.measure(asked.seconds)
-        print(f"round {i + 1} of {asked.rounds}", file=sys.stderr)
+            contender.measure(seconds)
+        print(f"round {i + 1} of {rounds}", file=sys.stderr)
     for contender in contenders:
         contender.close()
 
     rows = table(contenders, megabytes)
-    print(f"\n{task}, {mode}, obs_mode=state, a reset every {EPISODE} steps; best of {asked.rounds} rounds.")
+    print(f"\n{task}, {mode}, obs_mode=state, a reset every {EPISODE} steps; best of {rounds} rounds.")
     print(f"{cores()} cores ({processor()}); {versions()}.\n")
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|---|" + "---:|" * (len(rows[0]) - 1))
-    for row in rows[1:]:
-        print("| " + " | ".join(row) + " |")
-    if asked.csv is not None:
-        asked.csv.parent.mkdir(parents=True, exist_ok=True)
-        with asked.csv.open("w", newline="") as file:
-            csv.writer(file).writerows(rows)
+    print_table(rows)
+    save(rows, path)
     print("\n" + verdict(contenders, megabytes))
 
 

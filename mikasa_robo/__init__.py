@@ -11,14 +11,17 @@ those come with the first environment that is made.
 import difflib
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import WrapperSpec, parse_env_id
 
 from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
 
-__all__ = ["CATALOG", "TASKS", "TaskSpec", "__version__", "make_env", "register_task"]
+if TYPE_CHECKING:
+    from mikasa_robo.workers.env import WorkerEnv
+
+__all__ = ["CATALOG", "TASKS", "TaskSpec", "__version__", "find_task", "make_env", "make_vec", "register_task"]
 
 try:
     __version__ = version("mikasa-suite")
@@ -43,6 +46,37 @@ def make_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> gymnasium.Env[Any
     Raises:
         ValueError: ``env_id`` is in no catalog row, or its task is not written yet.
     """
+    find_task(env_id)
+    return gymnasium.make(env_id, num_envs=num_envs, **kwargs)
+
+
+def make_vec(env_id: str, num_envs: int = 1, num_workers: int | None = None, **kwargs: Any) -> "WorkerEnv":
+    """Make the task ``env_id`` as one batched environment that several processes simulate on CPU.
+
+    What it returns behaves like the environment of :func:`make_env` with ``sim_backend="physx_cpu"``: environment i is
+    the same episode whatever the number of workers. Worth it where there are more cores than the threads of one process
+    can use; see ``benchmarks/sim_speed.py``. Like any program that starts processes with the standard library, a script
+    that calls this needs its ``if __name__ == "__main__":``.
+
+    Args:
+        env_id: one of :data:`TASKS`, or one that :func:`register_task` was told of.
+        num_envs: how many copies are simulated.
+        num_workers: processes that share them, at most ``num_envs``; None: one for each core.
+        **kwargs: go to the task's constructor. ``sim_threads``, threads of each worker, is 1 by default.
+
+    Raises:
+        ValueError: a bad argument, such as a GPU backend (one process uses the GPU); no process was started.
+        TypeError: an argument that cannot be pickled.
+        WorkerError: a worker died, now or in a later call; see `mikasa_robo.workers.env.WorkerEnv`. What the task's own
+            constructor raises is raised here too.
+    """
+    from mikasa_robo.workers.env import WorkerEnv
+
+    return WorkerEnv(env_id, num_envs, num_workers, **kwargs)
+
+
+def find_task(env_id: str) -> TaskSpec:
+    """The catalog row of a task that can be made. Raises ValueError, with close matches, where there is none."""
     row = CATALOG.get(env_id)
     if row is None:
         close = difflib.get_close_matches(env_id, CATALOG, n=3)
@@ -52,7 +86,7 @@ def make_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> gymnasium.Env[Any
         raise ValueError(
             f"{env_id!r} is in the catalog but not written yet; `mikasa list --existing` shows those that are."
         )
-    return gymnasium.make(env_id, num_envs=num_envs, **kwargs)
+    return row
 
 
 def _register(catalog: Mapping[str, TaskSpec]) -> None:

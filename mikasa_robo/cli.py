@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -22,14 +22,18 @@ _TRAIN_MODULES = ("imageio", "imageio_ffmpeg", "tensorboard", "tqdm", "wandb")
 
 @dataclass
 class ListTasks:
-    """Show the robot tasks, and which of them exist."""
+    """Show the robot tasks and which of them exist, or the small memory environments."""
 
+    suite: Literal["robo", "base"] = "robo"
+    """The robot tasks, or the small memory environments of mikasa_base."""
     family: str | None = None
     """Only this family, such as RememberColor."""
     memory: MemoryType | None = None
-    """Only tasks about this kind of memory."""
+    """Only what is about this kind of memory."""
+    tier: Literal["diagnostic", "complex"] | None = None
+    """Suite base: only environments that show vectors (diagnostic) or images (complex)."""
     existing: bool = False
-    """Only tasks that are written already."""
+    """Suite robo: only tasks that are written already. Suite base: only environments whose extra is installed."""
 
 
 @dataclass
@@ -45,10 +49,57 @@ class Expert:
     """Run a scripted expert, or a twin of it without memory. `mikasa expert --help` shows the options."""
 
 
+@dataclass
+class Record:
+    """Record videos of a policy. `mikasa record --help` shows the options."""
+
+
+@dataclass
+class Gallery:
+    """Draw a looping picture of each family of tasks. `mikasa gallery --help` shows the options."""
+
+
+@dataclass
+class Doctor:
+    """Say what this machine has and how to mend what is missing. `mikasa doctor --help` shows the options."""
+
+
+@dataclass
+class Eval:
+    """Evaluate checkpoints on published episodes. `mikasa eval --help` shows the options."""
+
+
+@dataclass
+class Report:
+    """Make a table and learning curves of training runs. `mikasa report --help` shows the options."""
+
+
+@dataclass
+class Sweep:
+    """Train tasks x algorithms x seeds, several at a time. `mikasa sweep --help` shows the options."""
+
+
+_OWN_OPTIONS = {
+    "doctor": "mikasa_robo.doctor",
+    "eval": "mikasa_robo.baselines.evaluation_protocol",
+    "expert": "mikasa_robo.experts.command",
+    "record": "mikasa_robo.recording",
+    "report": "mikasa_robo.baselines.report",
+    "sweep": "mikasa_robo.baselines.sweep",
+    "gallery": "mikasa_robo.gallery",
+}
+"""Commands whose module reads their options, --help among them, by its ``main(argv)``."""
+
 _Command = (
     Annotated[ListTasks, tyro.conf.subcommand("list", prefix_name=False)]
     | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
     | Annotated[Expert, tyro.conf.subcommand("expert", prefix_name=False)]
+    | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
+    | Annotated[Gallery, tyro.conf.subcommand("gallery", prefix_name=False)]
+    | Annotated[Eval, tyro.conf.subcommand("eval", prefix_name=False)]
+    | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep", prefix_name=False)]
 )
 
 
@@ -58,13 +109,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(args) >= 2 and args[0] == "train" and args[1] in get_args(Algorithm):
         # Handed over before anything is parsed: the options, --help among them, are the algorithm's.
         return _train(args[1], args[2:])
-    if args and args[0] == "expert":
-        run: Callable[[Sequence[str]], int] = importlib.import_module("mikasa_robo.experts.command").main
+    if args and args[0] in _OWN_OPTIONS:
+        run: Callable[[Sequence[str]], int] = importlib.import_module(_OWN_OPTIONS[args[0]]).main
         return run(args[1:])
     # Any: tyro takes a union of commands, for which typing has no name.
     command_type: Any = _Command
     command = tyro.cli(command_type, args=args, prog="mikasa", description="MIKASA: robot tasks that need memory.")
-    return _list(command) if isinstance(command, ListTasks) else _train(command.algorithm, [])
+    if isinstance(command, ListTasks):
+        return _list(command) if command.suite == "robo" else _list_base(command)
+    return _train(command.algorithm, [])
 
 
 def _train(algorithm: str, argv: Sequence[str]) -> int:
@@ -83,22 +136,67 @@ def _train(algorithm: str, argv: Sequence[str]) -> int:
 
 
 def _list(options: ListTasks) -> int:
+    if options.tier is not None:
+        print("--tier is for --suite base: the robot tasks have no tiers.", file=sys.stderr)
+        return 2
     families = {row.family for row in CATALOG.values()}
     if options.family is not None and options.family not in families:
-        print(
-            f"There is no family {options.family!r}; the families are {', '.join(sorted(families))}.", file=sys.stderr
-        )
-        return 2
+        return _unknown_family(options.family, families)
     rows = [
         row for row in CATALOG.values() if options.family in (None, row.family) and options.memory in (None, row.memory)
     ]
-    header = ("", "ID", "T", "memory", "cue/delay", "oracle", "prompt")
-    table = [header, *(_cells(row) for row in rows if row.exists or not options.existing)]
+    _print_table(
+        ("", "ID", "T", "memory", "cue/delay", "oracle", "prompt"),
+        [_cells(row) for row in rows if row.exists or not options.existing],
+    )
+    print(f"{sum(row.exists for row in rows)} of {len(rows)} tasks exist")
+    return 0
+
+
+def _list_base(options: ListTasks) -> int:
+    registry = importlib.import_module("mikasa_base.registry")
+    missing = importlib.import_module("mikasa_base.factory").missing_dependency
+    if options.family is not None and options.family not in registry.BY_NAME:
+        return _unknown_family(options.family, registry.BY_NAME)
+    variants = [
+        variant
+        for variant in registry.VARIANTS.values()
+        if options.family in (None, variant.row.name)
+        and (options.memory is None or options.memory in variant.row.memory)
+        and options.tier in (None, variant.row.tier)
+    ]
+    usable = {variant.id: missing(variant.row) is None for variant in variants}
+    _print_table(
+        ("", "ID", "T", "memory", "tier", "perfect/memoryless", "extra", "weak"),
+        [
+            (
+                "*" if usable[variant.id] else "",
+                variant.id,
+                str(variant.steps),
+                ", ".join(variant.row.memory),
+                variant.row.tier,
+                "/".join("-" if score is None else f"{score:.3g}" for score in (variant.perfect, variant.memoryless)),
+                variant.row.extra or "-",
+                "weak" if variant.row.weak else "",
+            )
+            for variant in variants
+            if usable[variant.id] or not options.existing
+        ],
+    )
+    print(f"{sum(usable.values())} of {len(variants)} environments can be made with what is installed")
+    return 0
+
+
+def _unknown_family(family: str, families: Iterable[str]) -> int:
+    print(f"There is no family {family!r}; the families are {', '.join(sorted(families))}.", file=sys.stderr)
+    return 2
+
+
+def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    table = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    print(f"{sum(row.exists for row in rows)} of {len(rows)} tasks exist")
-    return 0
 
 
 def _cells(row: TaskSpec) -> tuple[str, ...]:

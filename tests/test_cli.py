@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from mikasa_base.factory import missing_dependency
+from mikasa_base.registry import VARIANTS, Variant
 from mikasa_robo import TASKS, cli
 from mikasa_robo.catalog import CATALOG
 
@@ -85,6 +87,50 @@ def test_an_unknown_family_is_named_with_those_there_are(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ([], lambda variant: True),
+        (["--family", "MemoryLength"], lambda variant: variant.row.name == "MemoryLength"),
+        (["--memory", "capacity"], lambda variant: "capacity" in variant.row.memory),
+        (["--tier", "diagnostic"], lambda variant: variant.row.tier == "diagnostic"),
+        (["--tier", "complex", "--memory", "object"], lambda v: v.row.tier == "complex" and "object" in v.row.memory),
+        (["--existing"], lambda variant: missing_dependency(variant.row) is None),
+    ],
+)
+def test_list_of_the_base_suite(
+    options: list[str], wanted: Callable[[Variant], bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", "--suite", "base", *options]) == 0
+    *table, total = capsys.readouterr().out.splitlines()
+    chosen = [variant for variant in VARIANTS.values() if wanted(variant)]
+    assert ids("\n".join(table)) == [variant.id for variant in chosen]
+    usable = [variant.id for variant in chosen if missing_dependency(variant.row) is None]
+    assert total == f"{len(usable)} of {len(chosen)} environments can be made with what is installed"
+    assert ids("\n".join(line for line in table if line.startswith("*"))) == usable
+
+
+def test_list_of_the_base_suite_tells_what_the_registry_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["list", "--suite", "base", "--family", "MemoryCards"])
+    header, *rows, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["ID", "T", "memory", "tier", "perfect/memoryless", "extra", "weak"]
+    assert rows[2].split() == ["*", "MemoryCardsMedium-v0", "200", "capacity", "diagnostic", "-14.2/-90", "-"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["--tier", "complex"], "--tier is for --suite base"),
+        (["--suite", "base", "--family", "MemoryCard"], "MemoryCards,"),
+    ],
+)
+def test_options_of_the_wrong_suite_are_named(argv: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert hint in captured.err
+
+
+@pytest.mark.parametrize(
     ("argv", "hint"),
     [
         (["bogus"], "bogus"),
@@ -92,6 +138,7 @@ def test_an_unknown_family_is_named_with_those_there_are(capsys: pytest.CaptureF
         (["train"], "algorithm"),
         (["train", "bogus"], "ppo-mlp"),
         (["list", "--memory", "bogus"], "bogus"),
+        (["list", "--suite", "bogus"], "bogus"),
         (["list", "--bogus"], "--bogus"),
     ],
 )
@@ -104,7 +151,9 @@ def test_wrong_use_exits_with_2_and_says_what_is_wrong(
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["list", "--help"], ["list"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["train", "--help"], ["list", "--help"], ["list"], ["list", "--suite", "base"]]
+)
 def test_help_and_list_load_neither_torch_nor_the_simulator(argv: list[str]) -> None:
     code = (
         "import sys\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -17,13 +16,15 @@ from mani_skill.utils.structs import Actor, Pose
 from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
 from torch import Tensor
 
+from mikasa_robo.assets.low_poly import thin_out_ground
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.sim.env import BatchedSimMixin
+from mikasa_robo.sim.env import BatchedSimMixin, RobotVisuals
 
 from . import rewards, state
 from .observations import object_view, parse_modes
 from .phases import PHASES, Timeline
 from .sampling import ROBOT_BASE_X, Uniforms, normal
+from .seeds import Seed, episode_keys
 from .touch_sensor import FORCE_THRESHOLD, TouchSensor
 from .visibility import Stage
 
@@ -79,6 +80,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         arm: "free" is the paper's way; "held" keeps the robot where it started until the response phase, whatever the
             action, so that a policy cannot store the cue in its own posture.
         robot_init_qpos_noise: standard deviation of the arm joints' start, rad.
+        robot_visuals: as `BatchedSimMixin`'s, by default "auto": low-poly where observations hold pictures that the CPU
+            draws, else stock.
         **kwargs: `BatchedSimMixin`'s and ManiSkill's, with their defaults (``num_envs``, ``obs_mode``, …).
     """
 
@@ -98,6 +101,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         arm: Literal["free", "held"] = "free",
         robot_init_qpos_noise: float = 0.02,
         robot_uids: str = "panda_wristcam",
+        robot_visuals: RobotVisuals = "auto",
         reward_mode: str = "normalized_dense",
         obs_mode: str | None = "state",
         **kwargs: Any,
@@ -119,7 +123,12 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self._task_state: TaskState | None = None
         self._held: Tensor | None = None
         super().__init__(
-            *args, robot_uids=robot_uids, reward_mode=reward_mode, obs_mode=self._modes.maniskill, **kwargs
+            *args,
+            robot_uids=robot_uids,
+            robot_visuals=robot_visuals,
+            reward_mode=reward_mode,
+            obs_mode=self._modes.maniskill,
+            **kwargs,
         )
 
     # ------------------------------------------------------------------ what a task gives
@@ -221,6 +230,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     def _load_scene(self, options: dict[str, Any]) -> None:
         self.table_scene = TableSceneBuilder(self)
         self.table_scene.build()
+        if self.drawn_on_cpu:
+            thin_out_ground(self.table_scene.ground)
         self.objects = self.build()
         self.stage = Stage(self.scene, self.objects)
         self._codes = self.codes().to(device=self.device, dtype=torch.float32)
@@ -228,14 +239,15 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
 
     # ------------------------------------------------------------------ randomness and reset
     def reset(
-        self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        self, seed: Seed | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or in ``options["env_idx"]`` only.
 
         Args:
             seed: an int: environment i gets the i-th episode of this seed, whatever ``num_envs`` is. A list with one seed
                 for each environment being reset: each gets the episode that a single environment would get with that
-                seed. None: each environment goes on with its own generator.
+                seed; a pair (s, i) in it stands for the i-th episode of the seed s. None: each environment goes on with
+                its own generator.
             options: ManiSkill's; ``{"env_idx": (b,) ints or (N,) bools}`` names the environments to reset.
 
         Returns:
@@ -245,30 +257,19 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         index = torch.arange(self.num_envs) if env_idx is None else self._checked_env_idx(env_idx).cpu()
         self._seed(seed, index.tolist())
         # ManiSkill's own generators are not used by any task; a partial reseeding of them would reach every environment
-        outer = None if env_idx is not None or seed is None else self._seed_list(seed, index.tolist())
+        outer = None
+        if env_idx is None and seed is not None:
+            outer = [sum(key) % 2**31 for key in episode_keys(seed, index.tolist())]
         if env_idx is not None:
             options = {**(options or {}), "env_idx": index.to(self.device)}
         return super().reset(seed=outer, options=options)
 
-    def _seed_list(self, seed: int | Sequence[int], index: list[int]) -> list[int]:
-        seeds = [seed + i for i in range(len(index))] if isinstance(seed, int | np.integer) else list(seed)
-        return [int(s) % 2**31 for s in seeds]
-
-    def _seed(self, seed: int | Sequence[int] | None, index: list[int]) -> None:
+    def _seed(self, seed: Seed | None, index: list[int]) -> None:
         if seed is None:
             if not self._generators:
                 self._generators = [np.random.default_rng() for _ in range(self.num_envs)]
             return
-        if isinstance(seed, int | np.integer):
-            keys = [(int(seed), i) for i in index]
-        else:
-            if len(seed) != len(index):
-                raise ValueError(
-                    f"seed holds {len(seed)} seeds for {len(index)} environments: give one for each, or an int"
-                )
-            keys = [(int(s), 0) for s in seed]
-        if any(key[0] < 0 for key in keys):
-            raise ValueError(f"seed={seed!r} is negative: seeds are whole numbers of at least 0")
+        keys = episode_keys(seed, index)
         if not self._generators:
             self._generators = [np.random.default_rng() for _ in range(self.num_envs)]
         for i, key in zip(index, keys, strict=True):

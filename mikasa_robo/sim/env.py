@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import mani_skill.render.utils as render_utils
@@ -23,7 +24,10 @@ from mani_skill.envs.utils.system.backend import BackendInfo
 from mani_skill.utils import common
 from torch import Tensor
 
+from mikasa_robo.assets.low_poly import low_poly_robots
+
 from .kinematics import BatchedCpuKinematics
+from .materials import undrawn_materials
 from .render import require_rendering
 from .scene import BatchedCpuScene
 from .stepping import default_threads
@@ -33,6 +37,7 @@ BATCHED = "physx_cpu_batched"
 _CPU_NAMES = ("cpu", "physx_cpu")
 _CUDA_NAMES = ("cuda", "gpu", "physx_cuda")
 DEBUG_VARIABLE = "MIKASA_SIM_DEBUG"
+RobotVisuals = Literal["auto", "stock", "low_poly"]
 
 
 def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | None = None) -> str:
@@ -68,6 +73,19 @@ def _positive_int(name: str, value: Any) -> int:
     return number
 
 
+def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor:
+    """``env_idx``, (b,) whole numbers or (N,) bools, as (b,) int64. Raises where it names an env twice or one too far."""
+    index = torch.as_tensor(env_idx, device=device).reshape(-1)
+    if index.dtype == torch.bool:
+        index = torch.nonzero(index).reshape(-1)
+    index = index.to(torch.int64)
+    if len(index.unique()) != len(index):
+        raise ValueError(f"env_idx={index.tolist()} names an env twice")
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= num_envs):
+        raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{num_envs - 1}")
+    return index
+
+
 class BatchedSimMixin(BaseEnv):
     """Put before a ManiSkill task class, makes ``sim_backend="physx_cpu"`` take any ``num_envs``.
 
@@ -80,6 +98,9 @@ class BatchedSimMixin(BaseEnv):
             and no Vulkan needed); any other value is ManiSkill's.
         sim_threads: threads of the batched CPU simulation; None: as many as there are cores.
         sim_debug: raise on patterns that are undefined on a GPU; None: the environment variable MIKASA_SIM_DEBUG=1.
+        robot_visuals: what a robot is drawn with: "stock" the meshes that ManiSkill ships; "low_poly" a tenth of their
+            triangles, several times as fast without a GPU and hardly to be told apart (see `assets.low_poly`); "auto"
+            low-poly where observations hold pictures that the CPU draws, else stock. What collides is the same in all.
     """
 
     _closed = False  # that there is no scene does not tell: so it is too while a reset builds one anew
@@ -92,6 +113,7 @@ class BatchedSimMixin(BaseEnv):
         render_backend: str | None = "auto",
         sim_threads: int | None = None,
         sim_debug: bool | None = None,
+        robot_visuals: RobotVisuals = "stock",
         obs_mode: str | None = None,
         render_mode: str | None = None,
         parallel_in_single_scene: bool = False,
@@ -101,13 +123,17 @@ class BatchedSimMixin(BaseEnv):
         self._kept_controllers: tuple[Tensor, list[tuple[Any, str, Tensor]]] | None = None
         self._sim_threads = default_threads() if sim_threads is None else _positive_int("sim_threads", sim_threads)
         self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
+        if robot_visuals not in get_args(RobotVisuals):
+            raise ValueError(f"robot_visuals={robot_visuals!r} is not known: use 'auto', 'stock' or 'low_poly'")
+        self._robot_visuals = robot_visuals
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = sim_backend == BATCHED or (sim_backend.split(":")[0] in _CPU_NAMES and num_envs > 1)
         if self._batched_cpu and parallel_in_single_scene:
             raise ValueError(
                 "parallel_in_single_scene=True needs sim_backend='physx_cuda': on CPU every environment has its own scene"
             )
-        wants_pictures = render_mode is not None or obs_mode not in (None, "state", "state_dict", "none")
+        self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
+        wants_pictures = render_mode is not None or self._observes_pictures
         if render_backend == "auto":
             render_backend = ("gpu" if torch.cuda.is_available() else "cpu") if wants_pictures else "none"
         if wants_pictures:
@@ -141,6 +167,11 @@ class BatchedSimMixin(BaseEnv):
             info.sim_backend = BATCHED
         self._backend = info
 
+    def _reconfigure(self, *args: Any, **kwargs: Any) -> None:
+        draws = render_utils.can_render(self._render_device)
+        with contextlib.nullcontext() if draws else undrawn_materials():
+            super()._reconfigure(*args, **kwargs)
+
     def _setup_scene(self) -> None:
         if not self._batched_cpu:
             super()._setup_scene()
@@ -162,8 +193,17 @@ class BatchedSimMixin(BaseEnv):
         )
         self.scene.px.timestep = 1.0 / self._sim_freq
 
+    @property
+    def drawn_on_cpu(self) -> bool:
+        """Whether pictures are drawn, and by the CPU."""
+        return self.scene.can_render() and self.backend.render_backend == "sapien_cpu"
+
     def _load_agent(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_agent(*args, **kwargs)
+        low_poly = self._robot_visuals == "low_poly" or (
+            self._robot_visuals == "auto" and self._observes_pictures and self.drawn_on_cpu
+        )
+        with low_poly_robots(self.scene) if low_poly and self.scene.can_render() else contextlib.nullcontext():
+            super()._load_agent(*args, **kwargs)
         if self._batched_cpu and self.agent is not None:
             for agent in self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]:
                 agent.set_control_mode = functools.partial(self._set_control_mode, agent, agent.set_control_mode)
@@ -259,15 +299,7 @@ class BatchedSimMixin(BaseEnv):
         return super().render()
 
     def _checked_env_idx(self, env_idx: Any) -> Tensor:
-        index = torch.as_tensor(env_idx, device=self.device).reshape(-1)
-        if index.dtype == torch.bool:
-            index = torch.nonzero(index).reshape(-1)
-        index = index.to(torch.int64)
-        if len(index.unique()) != len(index):
-            raise ValueError(f"env_idx={index.tolist()} names an env twice")
-        if len(index) and (int(index.min()) < 0 or int(index.max()) >= self.num_envs):
-            raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{self.num_envs - 1}")
-        return index
+        return checked_env_idx(env_idx, self.num_envs, self.device)
 
     def _controller_tensors(self) -> list[tuple[Any, str, Tensor]]:
         """Per-env memory of the controllers, which BaseEnv.reset clears for every env, reset or not."""

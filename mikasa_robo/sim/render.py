@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
-
-_PROBE = """
-import warnings
-warnings.filterwarnings("ignore")
-import sys, numpy as np, sapien, sapien.render
-sapien.render.set_log_level("off")
-scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(sapien.Device(sys.argv[1]))])
-scene.set_ambient_light([1, 1, 1])
-builder = scene.create_actor_builder()
-builder.add_box_visual(half_size=[1, 1, 1], material=sapien.render.RenderMaterial(base_color=[1, 0, 0, 1]))
-builder.set_initial_pose(sapien.Pose([3, 0, 0]))
-builder.build_kinematic(name="box")
-camera = scene.add_camera("camera", 16, 16, 1.0, 0.01, 10)
-scene.update_render()
-camera.take_picture()
-assert np.asarray(camera.get_picture("Color"))[..., 0].max() > 0, "the picture is black"
-"""
+from pathlib import Path
 
 MEND = (
     "install a Vulkan driver that SAPIEN can draw with (Debian 12: mesa-vulkan-drivers 25 from bookworm-backports, which "
@@ -40,20 +25,34 @@ def rendering_problem(device: str = "cpu") -> str | None:
     """Why SAPIEN cannot draw on ``device`` ("cpu" or "cuda[:n]"); None where it can. Asked once per process (~2 s)."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, device],
+            [sys.executable, "-c", Path(__file__).with_name("draw_box.py").read_text(encoding="utf-8"), device],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=120,
             env=os.environ | {"PYTHONWARNINGS": "ignore"},
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the check of the renderer did not finish: {error}"
-    if done.returncode == 0:
-        return None
-    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else f"the check of the renderer ended with code {done.returncode}"
+    return None if done.returncode == 0 else ending(done.returncode, done.stderr)
+
+
+def ending(code: int, stderr: str) -> str:
+    """How a program failed: the last line that it said, and the signal that killed it if one did."""
+    said = ([line.strip() for line in stderr.splitlines() if line.strip()] or [f"it ended with code {code}"])[-1]
+    if code >= 0:
+        return said
+    return f"killed by {signal_name(-code)}" + (f": {said}" if stderr.strip() else "")
+
+
+def signal_name(number: int) -> str:
+    """Such as "SIGSEGV"; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def require_rendering(what: str, device: str = "cpu") -> None:

@@ -1,0 +1,37 @@
+"""Tables as the benchmarks of mikasa_base print and write them: rows of cells, the first one being the header."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["in_markdown", "plain", "write_csv", "write_text"]
+
+Rows = Sequence[Sequence[str]]
+
+
+def plain(rows: Rows) -> str:
+    """The table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def in_markdown(rows: Rows, text_columns: int = 1) -> str:
+    """The table in Markdown; all columns but the first ``text_columns`` and the last are numbers."""
+    numbers = len(rows[0]) - text_columns - 1
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * text_columns + "---:|" * numbers + "---|", *lines[1:]])
+
+
+def write_csv(path: Path, rows: Rows) -> None:
+    """The table as comma-separated values; an existing file is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text; an existing file is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

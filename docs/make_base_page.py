@@ -1,0 +1,182 @@
+"""Writes docs/base.md, the page of the small memory environments, from their registry, and draws their pictures.
+
+    python docs/make_base_page.py             # the page
+    python docs/make_base_page.py --pictures  # and docs/pictures/base/<family>.png, for those that show images
+
+A picture shows an episode of the agent with perfect memory (of random actions where there is none): its start and two
+moments later on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from PIL import Image
+
+from mikasa_base.agents.agent import RandomAgent
+from mikasa_base.factory import missing_dependency
+from mikasa_base.registry import ENV_IDS, ROWS, EnvRow, load
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "base.md"
+PICTURES = DOCS / "pictures" / "base"
+SEED = 1
+MOMENTS = (0.0, 0.4, 0.8)
+"""Of an episode, as a share of its length."""
+HEIGHT, GAP = 128, 4  # pixels
+COLORS = 64  # a palette keeps the files small
+
+HEAD = f"""# Small memory environments
+
+<!-- Written by docs/make_base_page.py from mikasa_base/registry.py: change that, and run it again. -->
+
+`import mikasa_base` registers {len(ENV_IDS)} environment IDs of {len(ROWS)} families with Gymnasium;
+`mikasa list --suite base` prints them, with `--memory` and `--tier` to choose. They need numpy and Gymnasium, and where a
+family stands on another library, the extra that is named below.
+
+```python
+import gymnasium as gym
+import mikasa_base  # registers the environments
+
+env = gym.make("MemoryLength-v0", memory_length=30, num_bits=2)  # or a preset: MemoryLengthEasy-v0, -Medium-, -Hard-
+envs = gym.make_vec("MemoryLength-v0", num_envs=1024)  # stepped all at once in numpy, where the row says "batched"
+envs = gym.make_vec("MemoryLength-v0", num_envs=8, vectorization_mode="async", vector_kwargs={{"context": "spawn"}})
+```
+
+Environment i of a batch that is reset with seed s plays what a single environment plays that is reset with seed s + i.
+Batches start a new episode in the step after the end of one (`AutoresetMode.NEXT_STEP`, as Gymnasium's vector
+environments do); `autoreset_mode="SameStep"` or `"Disabled"` changes that.
+
+Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections 4.2 and 5): the diagnostic tier shows
+vectors, the complex tier images. *Lag* is the number of steps between a cue and its recall, T the most steps that an
+episode can take. *Perfect* and *memoryless* are mean scores of scripted agents (`mikasa_base/agents/`): one that remembers
+all that it has seen, and one that acts on the present observation alone. Scores are returns, or shares of episodes with
+success where they are marked with %; a dash is a score that is not known. `python benchmarks/base_memory_need.py` measures
+them again, `python benchmarks/base_speed.py` the steps per second.
+"""
+
+TIERS = {"diagnostic": "Diagnostic tier: vectors", "complex": "Complex tier: images"}
+
+
+@dataclass
+class Args:
+    """Writes docs/base.md."""
+
+    pictures: bool = False
+    """Draw the pictures too, of all families that show images and whose extra is installed."""
+    families: tuple[str, ...] = ()
+    """Draw only these."""
+
+
+def told(kwargs: Mapping[str, Any]) -> str:
+    """Arguments as one would type them."""
+    return ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+
+
+def number(scores: Mapping[str, float], preset: str, row: EnvRow) -> str:
+    """A score, or a dash."""
+    if preset not in scores:
+        return "-"
+    return f"{100 * scores[preset]:.3g} %" if row.score == "success" else f"{scores[preset]:.3g}"
+
+
+def section(row: EnvRow) -> str:
+    """What the page says of a family."""
+    facts = [f"memory: {', '.join(row.memory)}", f"lag: {row.lag}"]
+    if row.vector_entry_point:
+        facts.append("batched")
+    if row.extra:
+        facts.append(f"`pip install 'mikasa-suite[{row.extra}]'`")
+    lines = [f"### {row.name}", "", "; ".join(facts) + ".", ""]
+    if row.image and (PICTURES / f"{row.name}.png").exists():
+        lines += [f"![Three moments of an episode of {row.name}](pictures/base/{row.name}.png)", ""]
+    lines += ["| ID | arguments | T | perfect | memoryless |", "|---|---|---:|---:|---:|"]
+    for preset in ("", *row.presets):
+        kwargs = {**row.kwargs, **(row.presets[preset] if preset else {})}
+        cells = [f"`{row.name}{preset}-v0`", f"`{told(kwargs)}`" if kwargs else "", str(row.steps[preset])]
+        cells += [number(row.perfect, preset, row), number(row.memoryless, preset, row)]
+        lines.append("| " + " | ".join(cells) + " |")
+    if row.weak:
+        lines += ["", f"**A weak test of memory**: {row.weak}"]
+    return "\n".join([*lines, "", f"Source: {row.source}."])
+
+
+def overview(rows: Sequence[EnvRow]) -> str:
+    """A line for each family."""
+    lines = ["| Family | memory | lag | presets | |", "|---|---|---|---|---|"]
+    for row in rows:
+        notes = [*(["weak"] if row.weak else []), *([f"extra `{row.extra}`"] if row.extra else [])]
+        cells = [f"[{row.name}](#{row.name.lower()})", ", ".join(row.memory), row.lag, ", ".join(row.presets) or "-"]
+        lines.append("| " + " | ".join([*cells, ", ".join(notes)]) + " |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for tier, title in TIERS.items():
+        rows = [row for row in ROWS if row.tier == tier]
+        if rows:
+            parts.append(f"## {title}\n\n{overview(rows)}\n")
+        parts.extend(section(row) + "\n" for row in rows)
+    return "\n".join(parts)
+
+
+def frames(row: EnvRow) -> list[Any]:
+    """Pictures of an episode at `MOMENTS`."""
+    env = gym.make(f"{row.name}-v0", render_mode="rgb_array", disable_env_checker=True)
+    rng = np.random.default_rng(SEED)
+    agent = load(row.perfect_agent)(env, rng) if row.perfect_agent else RandomAgent(env, rng)
+    obs, _ = env.reset(seed=SEED)
+    agent.begin(obs)
+    drawn, reward, over = [env.render()], 0.0, False
+    while not over:
+        obs, step_reward, terminated, truncated, _ = env.step(agent.act(obs, reward))
+        reward, over = float(step_reward), terminated or truncated
+        drawn.append(env.render())
+    env.close()
+    return [drawn[round(moment * (len(drawn) - 1))] for moment in MOMENTS]
+
+
+def strip(pictures: Sequence[Any]) -> Image.Image:
+    """Pictures side by side, `HEIGHT` pixels high."""
+    images = [Image.fromarray(picture) for picture in pictures]
+    images = [i.resize((round(i.width * HEIGHT / i.height), HEIGHT), Image.Resampling.BOX) for i in images]
+    whole = Image.new("RGB", (sum(i.width + GAP for i in images) - GAP, HEIGHT), "white")
+    left = 0
+    for image in images:
+        whole.paste(image, (left, 0))
+        left += image.width + GAP
+    return whole.quantize(COLORS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draws and writes."""
+    args = tyro.cli(Args, args=argv)
+    shown = {row.name: row for row in ROWS if row.image}
+    unknown = sorted(set(args.families) - set(shown))
+    if unknown:
+        print(f"--families {' '.join(unknown)}: no such family shows images; {', '.join(shown)} do", file=sys.stderr)
+        return 2
+    for name in (args.families or shown) if args.pictures or args.families else ():
+        missing = missing_dependency(shown[name])
+        if missing is not None:
+            print(f"{name} is not drawn: it needs {missing}", file=sys.stderr)
+            continue
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        strip(frames(shown[name])).save(PICTURES / f"{name}.png", optimize=True)
+        print(PICTURES / f"{name}.png")
+    PAGE.write_text(page())
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

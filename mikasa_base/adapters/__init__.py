@@ -1,0 +1,1 @@
+"""The environments on top of other libraries, one file per library."""

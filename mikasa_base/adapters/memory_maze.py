@@ -1,0 +1,122 @@
+"""MemoryMaze, on top of Memory Maze's own tasks (extra ``memory-maze``).
+
+MuJoCo draws with EGL unless ``MUJOCO_GL`` says otherwise; on Debian and Ubuntu that takes the package libegl1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import types
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.error import DependencyNotInstalled, ResetNeeded
+
+from mikasa_base import checks
+from mikasa_base.envs.drawing import DrawnEnv, Image, upscale
+
+__all__ = ["MemoryMaze"]
+
+_SIZES = (9, 11, 13, 15)
+_SIDE, _SCALE = 64, 2
+
+
+class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], int]):
+    """Go to the coloured balls of a maze in the order in which their colours are asked for.
+
+    Task: remember where the balls are, and the maze, over many visits. The maze is drawn anew for every episode.
+    Observation: uint8 (64, 64, 3), what the rolling agent sees; the frame has the colour of the ball to go to.
+    Actions: Discrete(6): nothing, forward, left, right, forward and left, forward and right. 4 actions a second.
+    Reward: 1 on touching the ball that is asked for, which asks for another one; else 0.
+    End: truncates after 1000, 2000, 3000, 4000 steps by size.
+    Source: Pasukonis et al. 2022, Evaluating Long-Term Memory in 3D Mazes (arXiv 2210.13383), memory-maze 1.0.3.
+
+    An episode takes one or two seconds to begin: with a seed the whole world is built anew, as its generators cannot be
+    seeded later. Episodes that follow without a seed go on from the same generators.
+
+    Args:
+        size: 9, 11, 13 or 15 tiles on a side, with 3, 4, 5 or 6 balls.
+        render_mode: None or "rgb_array".
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, size: int = 9, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        checks.choice("size", size, _SIZES)
+        self.size = size
+        self.observation_space = spaces.Box(0, 255, (_SIDE, _SIDE, 3), np.uint8)
+        self.action_space = spaces.Discrete(6)
+        self._task = getattr(_tasks(), f"memory_maze_{size}x{size}")
+        self._env: Any = None
+        self._seen: npt.NDArray[np.uint8] = np.zeros((_SIDE, _SIDE, 3), np.uint8)
+        self._over = True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+        """Begins an episode; ``options`` are not used."""
+        super().reset(seed=seed)
+        if seed is not None or self._env is None:
+            self.close()
+            self._env = self._task(image_only_obs=True, seed=int(self.np_random.integers(2**31)))
+        self._over = False
+        return self._show(self._env.reset().observation), {}
+
+    def step(self, action: Any) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Plays one step.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is going on.
+            ValueError: ``action`` is not in the action space.
+        """
+        if self._over:
+            raise ResetNeeded("MemoryMaze.step(): no episode is going on; call reset() first")
+        told = self._env.step(checks.integer("action", action, 0, 5))
+        self._over = bool(told.last())
+        terminated = self._over and told.discount == 0
+        return self._show(told.observation), float(told.reward), terminated, self._over and not terminated, {}
+
+    def frame(self) -> Image:
+        """What the agent sees, twice as large."""
+        return upscale(self._seen, _SCALE)
+
+    def close(self) -> None:
+        """Frees what MuJoCo holds to draw with."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _show(self, seen: Any) -> npt.NDArray[np.uint8]:
+        self._seen = np.array(seen, np.uint8)
+        return self._seen.copy()
+
+
+@cache
+def _tasks() -> Any:
+    """``memory_maze.tasks``, imported without its package's ``__init__``, which wants the gym of old."""
+    # The package's own default, needed before dm_control is imported; a value of the user's stays.
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    spec = importlib.util.find_spec("memory_maze")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    if "memory_maze" not in sys.modules:
+        package = types.ModuleType("memory_maze")
+        package.__spec__, package.__path__ = spec, list(spec.submodule_search_locations)
+        sys.modules["memory_maze"] = package
+    try:
+        tasks = importlib.import_module("memory_maze.tasks")
+    except (AttributeError, ImportError, RuntimeError) as error:
+        raise DependencyNotInstalled(
+            f"MemoryMaze cannot draw with MUJOCO_GL={os.environ['MUJOCO_GL']} ({error}): install the package libegl1 "
+            "(apt-get install libegl1), or set MUJOCO_GL to osmesa or glfw before the first environment is made"
+        ) from error
+    # dm_control warns at each reset that a ball that rolls by joints has no free one.
+    logging.getLogger("absl").addFilter(lambda record: "no free joint" not in record.getMessage())
+    return tasks

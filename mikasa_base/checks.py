@@ -1,0 +1,42 @@
+"""Checks of the arguments of environments: a ValueError names the argument, its value and what it should be."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+__all__ = ["choice", "integer", "number"]
+
+
+def choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Sees to it that ``value`` is one of ``choices``, and of the type of it."""
+    if not any(type(value) is type(one) and value == one for one in choices):
+        raise ValueError(f"{name}={value!r} should be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+
+
+def integer(name: str, value: Any, low: int, high: int) -> int:
+    """``value`` as an int, which should be from ``low`` to ``high``, both included."""
+    try:
+        whole = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        whole = None
+    if whole is None or not low <= whole <= high:
+        raise ValueError(f"{name}={value!r} should be an integer from {low} to {high}")
+    return whole
+
+
+def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+    """``value`` as a float, which should be finite and from ``low`` to ``high``, both included."""
+    try:
+        real = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        real = math.nan
+    if not (math.isfinite(real) and low <= real <= high):
+        bounds = f" from {low:g} to {high:g}" if math.isfinite(low) and math.isfinite(high) else ""
+        if not bounds:
+            bounds = (
+                f" of at least {low:g}" if math.isfinite(low) else f" of at most {high:g}" if high < math.inf else ""
+            )
+        raise ValueError(f"{name}={value!r} should be a finite number{bounds}")
+    return real

@@ -1,0 +1,1 @@
+"""The environments that are written here, one file each."""

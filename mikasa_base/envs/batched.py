@@ -1,0 +1,257 @@
+"""Environments whose rules are written once, for many episodes side by side, in numpy.
+
+A `Game` holds the rules. `SingleEnv` plays one of it as a ``gymnasium.Env``, `BatchedEnv` plays many in step as a
+``gymnasium.vector.VectorEnv``. All that chance decides in an episode follows from a row of numbers evenly distributed
+in [0, 1), drawn when the episode begins from the generator of its environment: so environment i of a batch that is reset
+with seed s plays, to the bit, what a single one plays that is reset with seed s + i.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from mikasa_base import checks
+from mikasa_base.envs.drawing import DrawnEnv, Image
+
+__all__ = ["MAX_ENVS", "BatchedEnv", "Bools", "Floats", "Game", "Ints", "SingleEnv"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_ENVS = 2**20
+_NUMBERS_AHEAD = 256
+"""So many random numbers are drawn at a time for an environment of a batch: a call costs more than the numbers."""
+
+
+class Game(ABC):
+    """The rules of N episodes that do not know of each other.
+
+    A subclass sets the spaces of one episode and ``num_uniforms``, how many random numbers an episode is drawn from.
+
+    Args:
+        num_envs: N.
+    """
+
+    observation_space: gym.Space[Any]
+    action_space: gym.spaces.Discrete | gym.spaces.Box
+    num_uniforms: int
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.each = np.arange(num_envs)
+
+    @abstractmethod
+    def begin(self, which: Ints, uniforms: Floats) -> None:
+        """New episodes in environments ``which`` (b,), each drawn from its row of ``uniforms`` (b, num_uniforms)."""
+
+    @abstractmethod
+    def step(self, actions: Any) -> tuple[Floats, Bools, Bools]:
+        """Rewards, terminated, truncated, each (N,), after ``actions`` (N, ...).
+
+        Where an episode is over already, nothing is promised but that all others go on.
+        """
+
+    @abstractmethod
+    def observe(self) -> npt.NDArray[Any]:
+        """What the N agents see now, (N, ...), in memory of its own."""
+
+    @abstractmethod
+    def frame(self, i: int) -> Image:
+        """Picture of environment i, which shows what its agent sees."""
+
+    def check_actions(self, actions: Any) -> npt.NDArray[Any]:
+        """``actions`` of N environments as an array (N, ...).
+
+        Discrete ones outside the space, and such as are no numbers, are errors; components of continuous ones are
+        brought to the nearest bound.
+        """
+        space, array = self.action_space, np.asarray(actions)
+        shape = (self.num_envs, *(space.shape if isinstance(space, gym.spaces.Box) else ()))
+        if array.shape != shape:
+            raise ValueError(
+                f"actions of shape {array.shape} should have shape {shape}: one of {space} for each environment"
+            )
+        if isinstance(space, gym.spaces.Discrete):
+            if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= space.n:
+                raise ValueError(f"actions={_told(array)} should be integers from 0 to {space.n - 1}")
+            return array
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+            raise ValueError(f"actions={_told(array)} should be finite numbers")
+        return array.clip(space.low, space.high)
+
+
+def _told(array: npt.NDArray[Any]) -> str:
+    return np.array2string(array, separator=", ", threshold=20).replace("\n", "")
+
+
+class SingleEnv(DrawnEnv[Any, Any]):
+    """One episode at a time of a game.
+
+    Args:
+        game: The rules, with ``num_envs`` 1.
+        render_mode: See `DrawnEnv`.
+    """
+
+    def __init__(self, game: Game, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.game = game
+        self.observation_space, self.action_space = game.observation_space, game.action_space
+        self._over = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode; ``options`` are not used."""
+        super().reset(seed=seed)
+        self.game.begin(self.game.each, self.np_random.random((1, self.game.num_uniforms)))
+        self._over = False
+        return self.game.observe()[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Plays one step.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is going on.
+            ValueError: ``action`` is not in the action space.
+        """
+        if self._over:
+            raise ResetNeeded(f"{type(self).__name__}.step(): no episode is going on; call reset() first")
+        reward, terminated, truncated = self.game.step(self.game.check_actions([action]))
+        self._over = bool(terminated[0] or truncated[0])
+        return self.game.observe()[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def frame(self) -> Image:
+        """The picture of the episode."""
+        return self.game.frame(0)
+
+
+class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """Many episodes of a game in step with each other.
+
+    Behaves as a ``gymnasium.vector.SyncVectorEnv`` of as many single environments does, bit for bit: seeds, autoreset,
+    ``final_obs`` with SAME_STEP, ``options["reset_mask"]``.
+
+    Args:
+        game: The rules.
+        render_mode: None, or "rgb_array", so that ``render()`` gives a picture for each environment.
+        autoreset_mode: When an episode that is over is followed by the next one.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        render_mode: str | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode={render_mode!r} should be None or 'rgb_array' for a batch of environments")
+        self.game = game
+        self.num_envs = game.num_envs
+        self.render_mode = render_mode
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {**SingleEnv.metadata, "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space, self.single_action_space = game.observation_space, game.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
+        self._seeds: list[int] = [-1] * self.num_envs
+        depth = max(1, _NUMBERS_AHEAD // game.num_uniforms)
+        self._ahead = np.empty((self.num_envs, depth, game.num_uniforms))
+        self._used = np.full(self.num_envs, depth)
+        self._over = np.ones(self.num_envs, np.bool_)
+        self._begun = False
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each environment."""
+        return tuple(self._seeds)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode in every environment, or in those that the bool array ``options["reset_mask"]`` (N,) names.
+
+        An integer ``seed`` gives environment i the seed ``seed + i``; without one, an environment's generator goes on.
+        """
+        mask = (options or {}).get("reset_mask")
+        which = self.game.each if mask is None else self._masked(mask)
+        if isinstance(seed, (int, np.integer)):
+            seed = [int(seed) + i for i in range(self.num_envs)]
+        if seed is not None and len(seed) != self.num_envs:
+            raise ValueError(f"seed has {len(seed)} entries and should have {self.num_envs}, one for each environment")
+        for i in which.tolist():
+            own = None if seed is None else seed[i]
+            if own is not None or self._rngs[i] is None:
+                self._rngs[i], self._seeds[i] = seeding.np_random(own)
+                self._used[i] = self._ahead.shape[1]
+        self._begin(which)
+        self._over[which] = False
+        self._begun = True
+        return self.game.observe(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, Any]]:
+        """Plays one step of every environment; those whose episode is over are reset as ``autoreset_mode`` says."""
+        if not self._begun:
+            raise ResetNeeded("step(): no episode is going on; call reset() first")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():
+            raise ResetNeeded(
+                f"step(): the episodes of environments {np.flatnonzero(self._over).tolist()} are over, and "
+                "autoreset_mode is DISABLED: reset them with options={'reset_mask': ...}"
+            )
+        rewards, terminated, truncated = self.game.step(self.game.check_actions(actions))
+        infos: dict[str, Any] = {}
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            if self._over.any():
+                self._begin(np.flatnonzero(self._over))
+                rewards[self._over] = 0.0
+                terminated[self._over] = truncated[self._over] = False
+            self._over = terminated | truncated
+        elif self.autoreset_mode is AutoresetMode.SAME_STEP:
+            over = terminated | truncated
+            if over.any():
+                final = self.game.observe()
+                for i in np.flatnonzero(over).tolist():
+                    infos = self._add_info(infos, {"final_obs": final[i], "final_info": {}}, i)
+                self._begin(np.flatnonzero(over))
+        else:
+            self._over = terminated | truncated
+        return self.game.observe(), rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[Image, ...] | None:
+        """A picture of each environment; None without a ``render_mode``."""
+        if self.render_mode is None:
+            gym.logger.warn("render() needs render_mode='rgb_array' in gym.make_vec")
+            return None
+        return tuple(self.game.frame(i) for i in range(self.num_envs))
+
+    def _masked(self, mask: Any) -> Ints:
+        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)):
+            raise ValueError(f"options['reset_mask']={mask!r} should be a bool array of shape ({self.num_envs},)")
+        if not mask.any():
+            raise ValueError("options['reset_mask'] names no environment: at least one entry should be True")
+        if not self._begun and not mask.all():
+            raise ResetNeeded("options['reset_mask']: the first reset should be one of all environments")
+        return np.flatnonzero(mask)
+
+    def _begin(self, which: Ints) -> None:
+        depth = self._ahead.shape[1]
+        for i in which[self._used[which] == depth].tolist():
+            rng = self._rngs[i]
+            assert rng is not None, "reset() comes first"
+            rng.random(out=self._ahead[i])
+            self._used[i] = 0
+        self.game.begin(which, self._ahead[which, self._used[which]])
+        self._used[which] += 1
+
+
+def batch_size(num_envs: int) -> int:
+    """``num_envs``, checked."""
+    return checks.integer("num_envs", num_envs, 1, MAX_ENVS)

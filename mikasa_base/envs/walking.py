@@ -1,0 +1,188 @@
+"""Somebody who walks over square tiles in a picture, freely or tile by tile, as Mortar Mayhem and Mystery Path need it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from mikasa_base.envs.drawing import Image, canvas, disc, rectangle
+
+__all__ = ["BODY", "HEADINGS", "NOSE", "RADIUS", "Arena", "FreeWalker", "GridWalker", "Tile", "Walker"]
+
+Tile = tuple[int, int]
+"""Column, row."""
+
+HEADINGS: tuple[Tile, ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
+"""Up, right, down, left."""
+RADIUS = 6
+"""Of the walker's disc, in pixels."""
+BODY = (250, 204, 153)
+NOSE = (50, 50, 50)
+"""Colour of the square on the disc by which a `GridWalker` shows its heading."""
+NOSE_REACH, NOSE_SIZE = 4, 4
+STRAIGHT, DIAGONAL = 3, 2
+"""Pixels that a step of a `FreeWalker` goes along each axis."""
+
+
+def _body() -> Image:
+    image = canvas(2 * RADIUS, 2 * RADIUS)
+    disc(image, RADIUS, RADIUS, RADIUS, BODY)
+    return image
+
+
+def _heading_body(heading: Tile) -> Image:
+    image = _body()
+    left, top = (RADIUS + axis * NOSE_REACH - NOSE_SIZE // 2 for axis in heading)
+    rectangle(image, top, left, NOSE_SIZE, NOSE_SIZE, NOSE)
+    return image
+
+
+_DISC = _body().any(axis=-1, keepdims=True)
+_SIGN = (0, -1, 1)
+
+
+class Arena:
+    """Where the tiles lie in a square picture.
+
+    Args:
+        tiles: Number of tiles along each side.
+        tile_size: Pixels along the side of a tile.
+        margin: Pixels round the tiles.
+    """
+
+    def __init__(self, tiles: int, tile_size: int, margin: int = 0) -> None:
+        self.tiles, self.tile_size, self.margin = tiles, tile_size, margin
+        self.size = tiles * tile_size + 2 * margin
+
+    def corner(self, tile: Tile) -> tuple[int, int]:
+        """x, y of the tile's upper left pixel."""
+        return self.margin + tile[0] * self.tile_size, self.margin + tile[1] * self.tile_size
+
+    def centre(self, tile: Tile) -> tuple[int, int]:
+        """x, y of the tile's centre."""
+        x, y = self.corner(tile)
+        return x + self.tile_size // 2, y + self.tile_size // 2
+
+    def tile_at(self, x: int, y: int) -> Tile:
+        """The tile that a point lies on."""
+        return (x - self.margin) // self.tile_size, (y - self.margin) // self.tile_size
+
+    def contains(self, tile: Tile) -> bool:
+        """Whether there is such a tile."""
+        return 0 <= tile[0] < self.tiles and 0 <= tile[1] < self.tiles
+
+    def paint(self, image: Image, tile: Tile, color: tuple[int, int, int], inset: int = 0) -> None:
+        """Fills a tile but for ``inset`` pixels at each side."""
+        x, y = self.corner(tile)
+        side = self.tile_size - 2 * inset
+        rectangle(image, y + inset, x + inset, side, side, color)
+
+
+class Walker(ABC):
+    """A disc of 12 pixels that keeps within the tiles; (x, y) is its centre, between pixels."""
+
+    _sprites: tuple[Image, ...]  # by heading
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.x = self.y = 0
+        self.heading = 0
+        """Index into `HEADINGS`; always 0 where it plays no part."""
+
+    @property
+    def tile(self) -> Tile:
+        """Where it is."""
+        return self.arena.tile_at(self.x, self.y)
+
+    def place(self, tile: Tile) -> None:
+        """Puts it on the centre of a tile."""
+        self.x, self.y = self.arena.centre(tile)
+
+    @abstractmethod
+    def action_space(self) -> gym.Space[Any]:
+        """Space of the actions that `read` and `move` take."""
+
+    @abstractmethod
+    def read(self, action: Any) -> tuple[int, int]:
+        """The action for `move`.
+
+        Raises:
+            ValueError: it is not in the action space.
+        """
+
+    @abstractmethod
+    def move(self, action: tuple[int, int]) -> None:
+        """One step."""
+
+    def draw(self, image: Image) -> None:
+        """Draws it into the picture."""
+        region = image[self.y - RADIUS : self.y + RADIUS, self.x - RADIUS : self.x + RADIUS]
+        np.copyto(region, self._sprites[self.heading], where=_DISC)
+
+
+class FreeWalker(Walker):
+    """Goes 3 pixels a step along an axis, or 2 along both.
+
+    An action is MultiDiscrete([3, 3]), horizontal and vertical: 0 nothing, 1 towards the left or up, 2 towards the right
+    or down.
+    """
+
+    _sprites = (_body(),)
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self._low = arena.margin + RADIUS
+        self._high = arena.size - arena.margin - RADIUS
+
+    def action_space(self) -> gym.spaces.MultiDiscrete:
+        """Horizontal and vertical."""
+        return gym.spaces.MultiDiscrete([3, 3])
+
+    def read(self, action: Any) -> tuple[int, int]:
+        """Signs of the movement to the right and down."""
+        array = np.asarray(action)
+        if array.shape == (2,) and array.dtype.kind in "iu":
+            across, down = array.tolist()
+            if 0 <= across <= 2 and 0 <= down <= 2:
+                return _SIGN[across], _SIGN[down]
+        raise ValueError(f"action={action!r} should be two integers from 0 to 2")
+
+    def move(self, action: tuple[int, int]) -> None:
+        """One step; the border stops it."""
+        across, down = action
+        speed = DIAGONAL if across and down else STRAIGHT
+        self.x = min(max(self.x + across * speed, self._low), self._high)
+        self.y = min(max(self.y + down * speed, self._low), self._high)
+
+
+class GridWalker(Walker):
+    """Goes from tile to tile, the way its dark square points.
+
+    An action is Discrete(4): 0 nothing, 1 turn left, 2 turn right, 3 go to the next tile ahead, if there is one.
+    """
+
+    _sprites = tuple(_heading_body(heading) for heading in HEADINGS)
+
+    def action_space(self) -> gym.spaces.Discrete:
+        """Nothing, left, right, ahead."""
+        return gym.spaces.Discrete(4)
+
+    def read(self, action: Any) -> tuple[int, int]:
+        """Quarter turns to the right, and tiles ahead."""
+        array = np.asarray(action)
+        if array.shape == () and array.dtype.kind in "iu" and 0 <= array < 4:
+            return ((0, 0), (-1, 0), (1, 0), (0, 1))[int(array)]
+        raise ValueError(f"action={action!r} should be an integer from 0 to 3")
+
+    def move(self, action: tuple[int, int]) -> None:
+        """One turn or step."""
+        turn, step = action
+        self.heading = (self.heading + turn) % len(HEADINGS)
+        if step:
+            (column, row), (across, down) = self.tile, HEADINGS[self.heading]
+            ahead = (column + across, row + down)
+            if self.arena.contains(ahead):
+                self.place(ahead)

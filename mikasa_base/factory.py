@@ -1,0 +1,87 @@
+"""The entry points that the registry registers: ``mikasa_base.factory:MemoryLength`` is the factory of that row.
+
+``MemoryLengthVector`` is the one of its vectorised form. A factory imports the environment when it is asked for one,
+after it has checked that what the environment needs is installed and that it takes the arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from typing import Any
+
+from gymnasium.error import DependencyNotInstalled
+
+from mikasa_base.registry import BY_NAME, VECTOR_SUFFIX, EnvRow, load
+
+__all__ = ["Factory", "missing_dependency"]
+
+
+def missing_dependency(row: EnvRow) -> str | None:
+    """Name of the first module that ``row`` needs and that is not installed; it is looked for, not imported."""
+    return next((name for name in row.requires if not _is_installed(name)), None)
+
+
+class Factory:
+    """What Gymnasium calls for the environment of one row.
+
+    Args:
+        row: The row of the registry.
+        vector: Whether the vectorised form is made.
+    """
+
+    def __init__(self, row: EnvRow, vector: bool = False) -> None:
+        entry_point = row.vector_entry_point if vector else row.entry_point
+        if entry_point is None:
+            raise ValueError(f"{row.name} has no vectorised form: use vectorization_mode 'sync' or 'async'")
+        self.row = row
+        self.entry_point = entry_point
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """That of the environment's class, by which ``gym.make`` judges a ``render_mode``."""
+        metadata: dict[str, Any] = self._load().metadata
+        return metadata
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """The environment.
+
+        Raises:
+            gymnasium.error.DependencyNotInstalled: what it needs is not installed.
+            ValueError: it does not take one of the arguments, or not that value.
+        """
+        env_class = self._load()
+        parameters = inspect.signature(env_class).parameters.values()
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            known = [p.name for p in parameters]
+            for name, value in kwargs.items():
+                if name not in known:
+                    raise ValueError(
+                        f"{self.row.name} takes no argument {name}={value!r}: its arguments are {', '.join(known)}"
+                    )
+        return env_class(**kwargs)
+
+    def _load(self) -> Any:
+        missing = missing_dependency(self.row)
+        if missing is not None:
+            raise DependencyNotInstalled(
+                f"{self.row.name} needs {missing}, which is not installed: pip install 'mikasa-suite[{self.row.extra}]'"
+            )
+        return load(self.entry_point)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):  # a parent is missing, or the module is blocked in sys.modules
+        return False
+
+
+def __getattr__(name: str) -> Factory:
+    if name in BY_NAME:
+        return Factory(BY_NAME[name])
+    family = name.removesuffix(VECTOR_SUFFIX)
+    if family in BY_NAME and family != name:
+        return Factory(BY_NAME[family], vector=True)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,266 @@
+"""``mikasa doctor``: what this machine has, and the one line that mends each thing that is missing.
+
+Whatever could crash on a broken driver is asked of another process, so that its end is a finding like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.cli import _TRAIN_MODULES
+from mikasa_robo.sim.render import MEND, ending, rendering_problem
+
+__all__ = ["Check", "examine", "main"]
+
+OLDEST_PYTHON = (3, 10)
+PACKAGES = ("mikasa-suite", "mani-skill", "sapien", "torch", "gymnasium", "numpy", "pytorch-kinematics", "tyro")
+ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
+"""Where the Vulkan loader looks for drivers, beside the user's own folders."""
+STATE_MODE = "state mode"
+GPU_LIBRARY = "PhysX GPU library"
+_TIMEOUT = 300.0
+
+_FACTS = """
+import json, os
+import torch
+facts = {"cuda_build": torch.version.cuda, "cuda": torch.cuda.is_available(), "devices": []}
+if facts["cuda"]:
+    facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+import sapien.physx
+facts["physx"] = sapien.physx.version()
+from mikasa_robo.assets.low_poly import cache_dir
+from mikasa_robo.sim.stepping import default_threads, native_step
+facts |= {"cores": default_threads(), "threads_help": native_step() is not None, "cache": str(cache_dir())}
+print(json.dumps(facts))
+"""
+
+_STEP = """
+import sys
+import torch
+import mikasa_robo
+env = mikasa_robo.make_env(sys.argv[1], 2, obs_mode="state", sim_backend=sys.argv[2])
+obs, _ = env.reset(seed=0)
+after, reward, terminated, truncated, info = env.step(torch.as_tensor(env.action_space.sample()))
+assert after.shape == obs.shape and len(after) == 2, f"observations of the shape {tuple(after.shape)}"
+assert bool(after.isfinite().all() and reward.isfinite().all()), "numbers that are not finite"
+env.close()
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    """What is there, or what is wrong, in a line."""
+    mend: str | None = None
+    """The line that mends it; None where nothing is amiss."""
+
+
+@dataclass
+class Options:
+    """Say what this machine has, and for each thing that is missing the one line that mends it. Exit code 0 if state
+    observations work, else 1."""
+
+    json: bool = False
+    """Print JSON instead of lines."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command with ``argv`` and returns its exit code."""
+    options = tyro.cli(Options, args=argv, prog="mikasa doctor")
+    checks = examine()
+    works = next(check.ok for check in checks if check.name == STATE_MODE)
+    if options.json:
+        print(json.dumps({"works": works, "checks": [dataclasses.asdict(check) for check in checks]}, indent=2))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            print(f"{'ok' if check.ok else '--'}  {check.name.ljust(width)}  {check.found}")
+            if check.mend is not None:
+                print(f"    {''.ljust(width)}  -> {check.mend}")
+        print("\nState mode works." if works else "\nState mode does NOT work.")
+    return 0 if works else 1
+
+
+def examine() -> list[Check]:
+    """Looks at everything, in the order in which one thing needs the other."""
+    problem, said = _run(_FACTS)
+    facts: dict[str, Any] = json.loads(said.splitlines()[-1]) if problem is None else {}
+    checks = [_python(), _packages(), _train_extra(), *_hardware(facts, problem)]
+    checks += [_vulkan_drivers(os.environ), _rendering("cpu"), *_caches(facts)]
+    if facts.get("cuda"):
+        checks.append(_rendering("cuda"))
+        if any(check.ok for check in checks if check.name == GPU_LIBRARY):
+            checks.append(_stepping("state mode on GPU", "physx_cuda"))  # else it would be downloaded
+    checks.append(_stepping(STATE_MODE, "physx_cpu"))
+    return checks
+
+
+def _run(code: str, *args: str) -> tuple[str | None, str]:
+    """What went wrong with a program, None if nothing did, and what it printed."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *args],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the check did not finish: {error}", ""
+    return (None if done.returncode == 0 else ending(done.returncode, done.stderr)), done.stdout
+
+
+def _python() -> Check:
+    ok = sys.version_info >= OLDEST_PYTHON
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    mend = None if ok else f"PYTHON=python{oldest} bash scripts/setup.sh  # any Python from {oldest} on"
+    return Check("Python", ok, f"{platform.python_version()} at {sys.executable}", mend)
+
+
+def _packages() -> Check:
+    versions = {name: _version(name) for name in PACKAGES}
+    missing = [name for name, version in versions.items() if version is None]
+    found = ", ".join(f"{name} {version or 'is missing'}" for name, version in versions.items())
+    mend = f"{sys.executable} -m pip install {' '.join(missing)}"
+    if "mikasa-suite" in missing:
+        mend = "bash scripts/setup.sh  # in the checkout"
+    return Check("packages", not missing, found, mend if missing else None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _train_extra() -> Check:
+    missing = [name for name in _TRAIN_MODULES if importlib.util.find_spec(name) is None]
+    if not missing:
+        return Check("packages to train", True, ", ".join(_TRAIN_MODULES))
+    return Check("packages to train", False, f"{', '.join(missing)} not there", "pip install 'mikasa-suite[train]'")
+
+
+def _hardware(facts: Mapping[str, Any], problem: str | None) -> list[Check]:
+    if problem is not None:
+        why = f"torch and SAPIEN cannot be loaded: {problem}"
+        mend = f"{sys.executable} -m pip install --force-reinstall torch sapien mani-skill"
+        return [Check("torch and SAPIEN", False, why, mend)]
+    cores = f"{facts['cores']} of {os.cpu_count()} may be used"
+    checks = [Check("cores", True, cores)]
+    if not facts["threads_help"]:
+        checks[0] = Check(
+            "cores",
+            False,
+            f"{cores}, but this sapien steps on one thread only",
+            f"{sys.executable} -m pip install 'sapien>=3.0.1,<3.1'  # or use mikasa_robo.make_vec: processes",
+        )
+    return [*checks, _cuda(facts), _gpu_library(facts)]
+
+
+def _cuda(facts: Mapping[str, Any]) -> Check:
+    if facts["cuda"]:
+        return Check("CUDA", True, f"{facts['cuda_build']}, {', '.join(facts['devices'])}")
+    if facts["cuda_build"] is None:
+        mend = f"{sys.executable} -m pip install --force-reinstall torch  # with an NVIDIA GPU only: PyPI's brings CUDA"
+        return Check("CUDA", False, "this torch was built without it: physics runs on CPU", mend)
+    return Check(
+        "CUDA",
+        False,
+        f"torch was built for CUDA {facts['cuda_build']} and sees no device: physics runs on CPU",
+        "nvidia-smi  # with an NVIDIA GPU only: must list it, else install NVIDIA's driver",
+    )
+
+
+def _gpu_library(facts: Mapping[str, Any]) -> Check:
+    """SAPIEN 3.0 loads it from here, and downloads it from there, when a GPU simulation is first made."""
+    version = facts["physx"]
+    folder = Path.home() / ".sapien" / "physx" / version
+    windows = platform.system() == "Windows"
+    library = folder / ("PhysXGpu_64.dll" if windows else "libPhysXGpu_64.so")
+    if library.is_file():
+        return Check(GPU_LIBRARY, True, str(library))
+    arm = platform.machine() in ("aarch64", "arm64")
+    file = "windows-dll.zip" if windows else "linux-aarch64-so.zip" if arm else "linux-so.zip"
+    url = f"https://github.com/sapien-sim/physx-precompiled/releases/download/{version}/{file}"
+    unpack = f"{sys.executable} -m zipfile -e /tmp/{file} {folder}"
+    found = f"{library} is not there; SAPIEN downloads it when a GPU simulation is first made"
+    return Check(GPU_LIBRARY, False, found, f"curl -L {url} -o /tmp/{file} && {unpack}  # for GPU physics only")
+
+
+def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
+    """The manifests that the Vulkan loader would read."""
+    for variable in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
+        if variable in environ:
+            named = [Path(path) for path in environ[variable].split(os.pathsep) if path]
+            files = [file for path in named for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+            missing = [str(file) for file in files if not file.is_file()]
+            if missing or not files:
+                return Check(
+                    "Vulkan drivers",
+                    False,
+                    f"{variable}={environ[variable]} names no driver that is there",
+                    f"unset {variable}",
+                )
+            return Check("Vulkan drivers", True, f"{', '.join(map(str, files))} (by {variable})")
+    home = Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    folders = [*map(Path, ICD_FOLDERS), home / "vulkan/icd.d"]
+    files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
+    if not files:
+        return Check("Vulkan drivers", False, f"none in {', '.join(map(str, folders))}", MEND)
+    return Check("Vulkan drivers", True, ", ".join(map(str, files)))
+
+
+def _rendering(device: str) -> Check:
+    name = "drawing on CPU" if device == "cpu" else "drawing on GPU"
+    problem = rendering_problem(device)
+    if problem is None:
+        return Check(name, True, "SAPIEN draws a red box, and it is red")
+    return Check(name, False, f"SAPIEN cannot draw: {problem}", MEND)
+
+
+def _caches(facts: Mapping[str, Any]) -> list[Check]:
+    home = Path.home()
+    return [
+        _writable("MIKASA cache", Path(facts.get("cache", home / ".cache" / "mikasa")), "MIKASA_CACHE"),
+        _writable("SAPIEN cache", home / ".sapien", "HOME"),
+        _writable("ManiSkill cache", Path(os.environ.get("MS_ASSET_DIR") or home / ".maniskill"), "MS_ASSET_DIR"),
+    ]
+
+
+def _writable(name: str, folder: Path, variable: str) -> Check:
+    """Whether ``folder`` can be written to or made. Nothing is made."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Check(name, True, str(folder) if existing == folder else f"{folder}, made when it is needed")
+    return Check(name, False, f"{folder} cannot be written to", f"export {variable}=/a/folder/of/yours")
+
+
+def _stepping(name: str, sim_backend: str) -> Check:
+    env_id = next(row.id for row in CATALOG.values() if row.exists)
+    problem, _ = _run(_STEP, env_id, sim_backend)
+    if problem is None:
+        return Check(name, True, f"{env_id} was made and stepped on {sim_backend}")
+    mend = "bash scripts/setup.sh  # in the checkout; the lines above say what is amiss"
+    return Check(name, False, f"{env_id} cannot be stepped on {sim_backend}: {problem}", mend)

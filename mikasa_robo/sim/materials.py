@@ -1,0 +1,52 @@
+"""Render materials where SAPIEN has no renderer.
+
+ManiSkill describes what things look like even where nothing is drawn, and SAPIEN makes no `RenderMaterial` without a Vulkan
+driver ("failed to find a rendering device"): robots with colours in their URDF file could not be loaded at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import sapien
+import sapien.pysapien
+import sapien.render
+import sapien.wrapper.urdf_loader
+
+# the modules that building looks the class up in
+_HOLDERS = (sapien.render, sapien.pysapien.render, sapien.wrapper.urdf_loader)
+
+
+class UndrawnMaterial:
+    """Takes a material's place: holds whatever it is given."""
+
+    def __init__(self, **properties: Any) -> None:
+        self.__dict__.update(properties)
+
+
+@functools.cache
+def _materials_work() -> bool:
+    try:
+        sapien.render.RenderMaterial()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def undrawn_materials() -> Iterator[None]:
+    """Within it, a scene without a renderer can be built on a machine without Vulkan. Elsewhere nothing changes."""
+    if _materials_work():
+        yield
+        return
+    originals = [holder.RenderMaterial for holder in _HOLDERS]
+    for holder in _HOLDERS:
+        holder.RenderMaterial = UndrawnMaterial
+    try:
+        yield
+    finally:
+        for holder, original in zip(_HOLDERS, originals, strict=True):
+            holder.RenderMaterial = original

@@ -1,0 +1,1 @@
+"""Batches that are simulated in several processes; see `mikasa_robo.make_vec`."""

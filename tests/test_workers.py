@@ -1,0 +1,416 @@
+"""Batches in worker processes: the same episodes as in one process, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+import torch
+from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
+from task_helpers import Env, Record, compare, flatten, random_actions, step
+
+import mikasa_robo
+from benchmarks.sim_speed import Orders, Split, outlook, predict
+from mikasa_robo.catalog import CATALOG, TaskSpec
+from mikasa_robo.tasks.remember_color import RememberColor
+from mikasa_robo.workers.crew import Crew
+from mikasa_robo.workers.env import WorkerEnv, WorkerError
+
+ID = "RememberColor3-v0"
+N = 5
+LONGEST = 5.0
+"""Seconds within which the death of a worker is told, and within which all processes are gone."""
+Pair = tuple[WorkerEnv, Env]
+
+
+def make_vec(num_envs: int, num_workers: int, env_id: str = ID, **kwargs: Any) -> WorkerEnv:
+    return mikasa_robo.make_vec(env_id, num_envs, num_workers, render_backend="none", **kwargs)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    """The same batch in two workers, which have 2 and 3 of the environments, and in one process."""
+    vec = make_vec(N, 2)
+    one = mikasa_robo.make_env(ID, N, sim_backend="physx_cpu", render_backend="none")
+    yield vec, one
+    vec.close()
+    one.close()
+
+
+def worker_processes(env: WorkerEnv) -> list[psutil.Process]:
+    processes = [psutil.Process(member.process.pid) for member in env._crew._members]
+    assert len(processes) == env.num_workers
+    return processes
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    """All have ended and were waited for, and the shared memory has no name under which it could remain."""
+    _, alive = psutil.wait_procs(processes, timeout=LONGEST)
+    assert not alive
+    shared = Path("/dev/shm")
+    assert not shared.is_dir() or not [path for path in shared.iterdir() if "mikasa" in path.name]
+
+
+def returned(result: tuple[Any, dict[str, Any]]) -> Record:
+    obs, info = result
+    return flatten({"obs": obs, "info": info})
+
+
+def assert_same(a: Record, b: Record, where: str) -> None:
+    """To the last bit, and in the same order."""
+    assert list(a) == list(b), where
+    compare(a, b, range(N), range(N), where)
+
+
+# ---------------------------------------------------------------------- the same as one process
+def test_every_result_is_that_of_one_process(pair: Pair) -> None:
+    vec, one = pair
+    resets: dict[int, dict[str, Any]] = {
+        0: {"seed": 3},
+        4: {"options": {"env_idx": [4, 1]}, "seed": [8, 9]},
+        6: {"options": {"env_idx": [3]}, "seed": 12},
+        9: {"options": {"env_idx": torch.tensor([True, False, False, False, False])}},
+        12: {"seed": [5, 4, 3, 2, 2**40]},
+        14: {},
+    }
+    actions = random_actions(one, 16, seed=0)
+    steps = 0
+    for t, action in enumerate(actions):
+        if t in resets:
+            a, b = vec.reset(**resets[t]), one.reset(**resets[t])
+            assert_same(returned(a), returned(b), f"reset before step {t}")
+            assert a[1]["reconfigure"] is b[1]["reconfigure"] is False
+        # a tensor or an array: all the same
+        assert_same(step(vec, action if t % 2 else action.numpy()), step(one, action), f"step {t}")
+        assert torch.equal(vec.elapsed_steps, one.unwrapped.elapsed_steps)
+        steps += 1
+    assert steps == 16
+    results = [flatten(dict(zip("abcd", env.step(None)[:4], strict=True))) for env in pair]
+    assert_same(results[0], results[1], "a step without an action")
+    assert_same(flatten(vec.get_info()), flatten(one.unwrapped.get_info()), "get_info")
+    assert torch.equal(vec.get_obs(), one.unwrapped.get_obs())
+
+
+def test_the_first_unseeded_episodes_are_those_of_one_process_and_differ_from_one_another() -> None:
+    # here only what is drawn: the fixture's environments have a history
+    vec = make_vec(2, 2)
+    one = mikasa_robo.make_env(ID, 2, sim_backend="physx_cpu", render_backend="none")
+    a, b = returned(vec.reset()), returned(one.reset())
+    assert list(a) == list(b)
+    compare(a, b, range(2), range(2), "the first reset, unseeded")
+    assert not torch.equal(a["obs"][0], a["obs"][1]), "each worker draws what the first one draws"
+    processes = worker_processes(vec)
+    vec.close()
+    assert_gone(processes)
+    vec.close()
+    for call in (vec.reset, vec.get_obs, vec.render, vec.get_state_dict, lambda: vec.step(None)):
+        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
+            call()
+    one.close()
+
+
+def test_it_looks_like_one_process(pair: Pair) -> None:
+    vec, one = pair
+    task = one.unwrapped
+    assert vec.unwrapped is vec
+    names = ("num_envs", "device", "horizon", "instruction", "reconfiguration_freq", "control_freq", "control_mode")
+    for name in (*names, "observation_space", "single_observation_space", "action_space", "single_action_space"):
+        assert getattr(vec, name) == getattr(task, name), name
+    assert vec.num_workers == 2
+    assert vec._max_episode_steps == one.get_wrapper_attr("_max_episode_steps")
+    assert vec.spec is not None
+    assert vec.spec.id == ID
+
+
+def test_what_was_returned_does_not_change_with_the_next_step(pair: Pair) -> None:
+    vec, _ = pair
+    vec.reset(seed=0)
+    actions = random_actions(vec, 3, seed=6)
+    obs, reward, terminated, truncated, info = vec.step(actions[0])
+    result = {"obs": obs, "reward": reward, "terminated": terminated, "truncated": truncated, "info": info}
+    kept = flatten(result)
+    vec.step(actions[1])
+    vec.reset(seed=99)
+    compare(kept, flatten(result), range(N), range(N), "returned values")
+
+
+def test_maniskill_s_vector_env_takes_it(pair: Pair) -> None:
+    """Episodes end, are reset in part by themselves and measured, as those of one process are."""
+    vec, one = pair
+    assert vec.horizon == 60
+    wrapped = [ManiSkillVectorEnv(env, record_metrics=True) for env in (vec, one)]
+    for env in wrapped:
+        env.reset(seed=1)
+        env.reset(seed=[7, 7], options={"env_idx": torch.tensor([1, 3])})
+    ended = 0
+    for t, action in enumerate(random_actions(one, 64, seed=3)):
+        a, b = [env.step(action) for env in wrapped]
+        names = ("obs", "reward", "terminated", "truncated", "info")
+        records = [flatten(dict(zip(names, result, strict=True))) for result in (a, b)]
+        assert_same(records[0], records[1], f"step {t}")
+        ended += int((a[2] | a[3]).sum())
+        assert ("final_info" in a[4]) is bool((a[2] | a[3]).any())
+    assert ended >= N
+
+
+def test_a_saved_state_is_restored_in_all_or_some(pair: Pair) -> None:
+    vec, one = pair
+    actions = random_actions(one, 12, seed=4)
+    saved: list[dict[str, Any]] = []
+    for env in (vec, one.unwrapped):
+        env.reset(seed=2)
+        for action in actions[:5]:
+            env.step(action)
+        saved.append(env.get_state_dict())
+        for action in actions[5:8]:
+            env.step(action)
+        env.set_state_dict(saved[-1])
+    assert_same(flatten(saved[0]), flatten(saved[1]), "the state")
+    assert vec.elapsed_steps.tolist() == [5] * N
+    assert_same(flatten(vec.get_state_dict()), flatten(one.unwrapped.get_state_dict()), "restored")
+    rows = torch.tensor([4, 0])
+    some = {name: {k: v[rows] for k, v in group.items()} for name, group in saved[0].items() if name != "controller"}
+    for env in (vec, one.unwrapped):
+        for action in actions[8:]:
+            env.step(action)
+        env.set_state_dict(some, env_idx=rows)
+    assert vec.elapsed_steps.tolist() == [5, 9, 9, 9, 5]
+    assert_same(flatten(vec.get_state_dict()), flatten(one.unwrapped.get_state_dict()), "restored in part")
+    assert_same(step(vec, actions[0]), step(one, actions[0]), "a step from there")
+    with pytest.raises(ValueError, match=r"task/elapsed_steps.* must have a row for each of the 2 environments"):
+        vec.set_state_dict({"task": saved[0]["task"]}, env_idx=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda env: env.step(torch.full((N, 8), torch.nan)),
+            ValueError,
+            r"the action of env \[0, 1, 2, 3, 4\] is NaN",
+        ),
+        (lambda env: env.step(torch.zeros(N, 7)), ValueError, r"shape \(5, 7\): give \(5, 8\)"),
+        (lambda env: env.step([0.0] * 8), TypeError, "the action is a list"),
+        (lambda env: env.reset(options={"env_idx": [1, 1]}), ValueError, "names an env twice"),
+        (lambda env: env.reset(options={"env_idx": [5]}), IndexError, "outside 0…4"),
+        (lambda env: env.reset(options={"env_idx": []}), ValueError, "names no environment"),
+        (lambda env: env.reset(seed=-1), ValueError, "seed=-1 is negative"),
+        (lambda env: env.reset(seed=[1, 2]), ValueError, "2 seeds for 5 environments"),
+        (lambda env: env.reset(options={"env_idx": [1], "reconfigure": True}), RuntimeError, "builds all environments"),
+    ],
+)
+def test_bad_input_harms_no_worker(pair: Pair, call: Any, error: type[Exception], message: str) -> None:
+    vec, _ = pair
+    with pytest.raises(error, match=message):
+        call(vec)
+    vec.reset(seed=0)
+    assert vec.step(torch.zeros(N, 8))[1].shape == (N,)
+
+
+def test_workers_wait_without_using_a_core(pair: Pair) -> None:
+    vec, _ = pair
+    vec.reset(seed=0)
+    processes = worker_processes(vec)
+    before = [process.cpu_times() for process in processes]
+    time.sleep(1.0)
+    for process, old in zip(processes, before, strict=True):
+        new = process.cpu_times()
+        assert new.user + new.system - old.user - old.system < 0.2
+        assert process.num_threads() > 1, "nobody looks whether the main process still lives"
+
+
+# ---------------------------------------------------------------------- before anything starts
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        (("RememberColour3-v0", 4, 2), {}, "did you mean RememberColor3-v0"),
+        ((ID, 4, 5), {}, r"num_workers=5 is more than num_envs=4.*use num_workers=4 or less"),
+        ((ID, 4, 0), {}, "num_workers=0 must be a whole number of at least 1"),
+        ((ID, 0, 1), {}, "num_envs=0 must"),
+        ((ID, -3), {}, "num_envs=-3 must"),
+        ((ID, 4, 2.5), {}, "num_workers=2.5 must"),
+        (
+            (ID, 4, 2),
+            {"sim_backend": "physx_cuda:0"},
+            "on a GPU one process simulates all environments; use mikasa_robo",
+        ),
+        ((ID, 4, 2), {"sim_backend": "gpux"}, "sim_backend='gpux' is not known"),
+        ((ID, 4, 2), {"sim_threads": 0}, "sim_threads=0 must"),
+        ((ID, 4, 2), {"render_mode": "human"}, "opens a window for one process"),
+        ((ID, 4, 2), {"sim_config": lambda: None}, "sim_config=.*cannot be sent to a worker process"),
+    ],
+)
+def test_bad_arguments_start_no_process(
+    args: tuple[Any, ...], kwargs: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: Crew, part: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(Crew, "_start", start)
+    with pytest.raises((ValueError, TypeError), match=message):
+        mikasa_robo.make_vec(*args, **kwargs)
+
+
+# ---------------------------------------------------------------------- ends
+class Breaks(RememberColor):
+    """Raises after three steps in the worker that has the environment of seed 1 only, and while made if told so."""
+
+    def __init__(self, *args: Any, breaks_at_once: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if breaks_at_once:
+            raise LookupError("broken from the start")
+
+    def advance(self, s: Any, senses: Any, touching: Any) -> None:
+        super().advance(s, senses, touching)
+        if int(senses.elapsed.max()) >= 3:
+            time.sleep(30.0 if self.num_envs > 1 else 0.0)  # the others are busy
+            raise ArithmeticError("the cube fell off the world")
+
+
+@pytest.fixture
+def broken_id() -> str:
+    """A task of the user's own: its row is known to this process and not to a new one."""
+    row = CATALOG[ID]
+    fields = {name: getattr(row, name) for name in TaskSpec.__dataclass_fields__}
+    mikasa_robo.register_task(
+        TaskSpec(**(fields | {"id": "Breaks-v0", "entry_point": "test_workers:Breaks", "kwargs": {"n": 3}}))
+    )
+    return "Breaks-v0"
+
+
+@pytest.fixture(autouse=True)
+def _catalog_as_before() -> Iterator[None]:
+    yield
+    from mikasa_robo import catalog
+
+    catalog._TABLE.pop("Breaks-v0", None)
+    gym.registry.pop("Breaks-v0", None)
+
+
+def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken_id: str) -> None:
+    env = make_vec(3, 2, broken_id)  # 1 and 2 of them
+    env.reset(seed=0)
+    processes = worker_processes(env)
+    env.step(None)
+    env.step(None)
+    start = time.monotonic()
+    with pytest.raises(WorkerError) as error:
+        env.step(None)
+    assert time.monotonic() - start < LONGEST, "waited for the worker that was busy"
+    message = str(error.value)
+    assert message.startswith(
+        f"worker 0 (environments 0 to 0, process {processes[0].pid}) died during step: exit code 1"
+    )
+    assert "in advance" in message
+    assert "ArithmeticError: the cube fell off the world" in message
+    assert_gone(processes)
+    with pytest.raises(RuntimeError, match=r"closed by an error \(worker 0 .*: exit code 1\): make a new one to go on"):
+        env.reset()
+    env.close()
+
+
+def test_an_error_of_the_constructor_is_raised_as_it_is(broken_id: str) -> None:
+    before = multiprocessing.active_children()
+    with pytest.raises(LookupError, match="broken from the start") as error:
+        make_vec(2, 1, broken_id, breaks_at_once=True)
+    assert "in __init__" in str(error.value.__cause__)
+    assert multiprocessing.active_children() == before
+
+
+def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
+    env = make_vec(2, 1)
+    processes = worker_processes(env)
+    processes[0].kill()
+    start = time.monotonic()
+    with pytest.raises(
+        WorkerError, match=r"(?s)^worker 0 .* died during reset: exit code -9, killed by SIGKILL .*memory"
+    ):
+        env.reset(seed=0)
+    assert time.monotonic() - start < LONGEST
+    assert_gone(processes)
+    env.close()
+
+
+def step_for_ever(env: WorkerEnv) -> None:
+    while True:
+        env.step(None)
+
+
+def test_ctrl_c_ends_the_workers() -> None:
+    env = make_vec(2, 1)
+    env.reset(seed=0)
+    processes = worker_processes(env)
+    processes[0].send_signal(signal.SIGINT)  # as a terminal does it, to everybody
+    env.step(None)
+    env.step(None)
+    assert processes[0].is_running(), "the main process decides what Ctrl-C means"
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        step_for_ever(env)
+    assert_gone(processes)
+    with pytest.raises(RuntimeError, match=r"closed by an error \(KeyboardInterrupt\)"):
+        env.step(None)
+
+
+def test_workers_end_by_themselves_when_the_main_process_is_killed() -> None:
+    code = (
+        "import mikasa_robo, sys, time\n"
+        f"env = mikasa_robo.make_vec({ID!r}, 1, 1, render_backend='none')\n"
+        "print(env._crew._members[0].process.pid, flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as main:
+        assert main.stdout is not None
+        try:
+            processes = [psutil.Process(int(main.stdout.readline()))]
+        finally:
+            main.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert_gone(processes)
+
+
+# ---------------------------------------------------------------------- pictures
+@pytest.mark.render
+def test_pictures_are_those_of_one_process() -> None:
+    kwargs: dict[str, Any] = {"obs_mode": "rgb+joints", "render_mode": "rgb_array", "sim_backend": "physx_cpu"}
+    vec, one = mikasa_robo.make_vec(ID, 2, 1, **kwargs), mikasa_robo.make_env(ID, 2, **kwargs)
+    for env in (vec, one):
+        env.reset(seed=0)
+    a, b = step(vec, torch.zeros(2, 8)), step(one, torch.zeros(2, 8))
+    assert list(a) == list(b)
+    compare(a, b, range(2), range(2), "pictures")
+    assert a["obs/rgb"].shape == (2, 128, 128, 6)
+    pictures = vec.render()
+    assert pictures.shape == (2, 512, 512, 3)
+    assert pictures.dtype == torch.uint8
+    assert torch.equal(pictures, torch.as_tensor(one.render()))
+    vec.close()
+    one.close()
+
+
+# ---------------------------------------------------------------------- what the benchmark concludes
+def test_the_benchmark_s_prediction_is_that_of_its_formula() -> None:
+    whole, part = Split(64, serial=0.008, shared=0.016), Split(16, serial=0.005, shared=0.004)
+    orders = Orders(one=0.0005, further=0.0001)
+    threads, workers = predict(whole, part, orders, cores=4)
+    assert threads == pytest.approx(64 / (0.008 + 0.016 / 4))
+    assert workers == pytest.approx(64 / (0.005 + 0.016 / 4 + 0.0005 + 3 * 0.0001))
+    assert predict(whole, part, orders, cores=1)[1] == pytest.approx(64 / (0.024 + 0.0005))
+    assert predict(whole, part, orders, cores=1000) == predict(whole, part, orders, cores=64), "no more than envs"
+    said = outlook("state", whole, part, orders)
+    assert "share 67%, so that they gain at most 3.0 x" in said
+    assert said.endswith("Workers should win from 2 to 32 cores.")
+    assert outlook("state", whole, part, Orders(1.0, 0.0)).endswith("Workers should not win.")

@@ -1,0 +1,45 @@
+"""The reward on the video."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from .overlay import Overlay
+
+__all__ = ["RenderRewardInfoWrapper"]
+
+
+class RenderRewardInfoWrapper(Overlay):
+    """Shows the reward of the last step of each environment, and the sum since its reset.
+
+    The rewards are those that come from the environment it wraps, in its reward mode.
+    """
+
+    place = "bottom"
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._reward = torch.zeros(self.task.num_envs)
+        self._sum = torch.zeros(self.task.num_envs)
+
+    def reset(
+        self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        result = super().reset(seed, options)
+        begun = self.task.elapsed_steps.cpu() == 0
+        self._reward[begun], self._sum[begun] = 0.0, 0.0
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        result = self.env.step(action)
+        self._reward = torch.as_tensor(result[1], dtype=torch.float32).detach().cpu().reshape(-1).clone()
+        self._sum = self._sum + self._reward
+        return result
+
+    def lines(self) -> list[list[str]]:
+        rewards = zip(self._reward.tolist(), self._sum.tolist(), strict=True)
+        return [[f"reward {reward:.3f} (sum {total:.2f})"] for reward, total in rewards]

@@ -1,0 +1,19 @@
+"""The control step on the video."""
+
+from __future__ import annotations
+
+from mikasa_robo.core.phases import PHASES
+
+from .overlay import Overlay
+
+__all__ = ["RenderStepInfoWrapper"]
+
+
+class RenderStepInfoWrapper(Overlay):
+    """Shows the control step t of each environment, of how many, and the phase of its episode."""
+
+    def lines(self) -> list[list[str]]:
+        task = self.task
+        phases = task.timeline.phase(task.elapsed_steps)
+        steps = zip(task.elapsed_steps.tolist(), phases.tolist(), strict=True)
+        return [[f"step {t} of {task.horizon} ({PHASES[phase]})"] for t, phase in steps]

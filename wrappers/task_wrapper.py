@@ -1,0 +1,42 @@
+"""What the wrappers of this package have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from mikasa_robo.core.env import MemoryEnv
+
+__all__ = ["TaskWrapper"]
+
+
+class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper round a batched MIKASA task, or round other wrappers of one.
+
+    Args:
+        env: a task as ``gymnasium.make`` returns it, for any number of environments.
+
+    Raises:
+        TypeError: ``env`` is not a MIKASA task.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, MemoryEnv):
+            raise TypeError(
+                f"{type(self).__name__} wraps MIKASA tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
+            )
+        super().__init__(env)
+
+    @property
+    def task(self) -> MemoryEnv[Any]:
+        """The task below all wrappers."""
+        task: Any = self.unwrapped
+        return task
+
+    def reset(
+        self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """The task's reset. Unlike Gymnasium's own wrappers it takes the seed by its place as well, as the task does."""
+        return self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]

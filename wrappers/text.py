@@ -1,0 +1,71 @@
+"""Lines of text on pictures."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+__all__ = ["Place", "write_lines"]
+
+Place = Literal["top", "bottom"]
+LINES_PER_PICTURE = 27
+"""How many lines fill a picture: at 512 pixels a line is 19 pixels high, its letters 14."""
+SMALLEST_FONT = 10
+"""Pixels; smaller letters cannot be read."""
+SHADE = 0.3
+"""What is left of a picture's brightness behind the text."""
+
+
+def write_lines(picture: NDArray[np.uint8], lines: Sequence[str], place: Place, start: int = 0) -> int:
+    """Writes lines, broken where they are too long, into a picture in place: white on a darkened block at the left edge.
+
+    Args:
+        picture: (H, W, 3) uint8.
+        lines: one below the other.
+        place: whether the block lies at the top or at the bottom edge.
+        start: pixels between that edge and the block.
+
+    Returns:
+        pixels from the edge to the end of the block: the ``start`` of the next one.
+    """
+    height, width, _ = picture.shape
+    pitch = max(height // LINES_PER_PICTURE, round(SMALLEST_FONT * 1.3))
+    size, margin = round(pitch / 1.3), max(2, pitch // 4)
+    font = _font(size)
+    broken = [part for line in lines for part in _broken(line, font, width - 2 * margin)]
+    if not broken:
+        return start
+    end = min(height, start + pitch * len(broken) + margin)
+    if end <= start:
+        return end
+    top, bottom = (start, end) if place == "top" else (height - end, height - start)
+    block_width = min(width, round(max(font.getlength(line) for line in broken)) + 2 * margin)
+    block = (picture[top:bottom, :block_width] * SHADE).astype(np.uint8)
+    image = Image.fromarray(block)
+    draw = ImageDraw.Draw(image)
+    for row, line in enumerate(broken):
+        draw.text((margin, margin // 2 + row * pitch), line, fill=(255, 255, 255), font=font)
+    picture[top:bottom, :block_width] = np.asarray(image)
+    return end
+
+
+@functools.cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def _broken(line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
+    """The line in parts that are no longer than ``width`` pixels, as far as words are not longer."""
+    parts = [""]
+    for word in line.split(" "):
+        longer = f"{parts[-1]} {word}".lstrip()
+        if parts[-1] and font.getlength(longer) > width:
+            parts.append(word)
+        else:
+            parts[-1] = longer
+    return parts
