@@ -120,3 +120,15 @@ if ! rendering="$(check_rendering "$venv/bin/python")"; then
   fi
 fi
 say "$rendering"
+
+# ---- EGL --------------------------------------------------------------------------------------------------------------
+# MuJoCo draws MemoryMaze with it; nothing else here does.
+if [[ "$(uname -s)" == Linux ]] && ! { ldconfig -p 2>/dev/null || true; } | grep -q 'libEGL\.so\.1'; then
+  if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+    say "installing libegl1"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libegl1; } \
+      >/dev/null 2>&1 </dev/null || say "libegl1 could not be installed: MemoryMaze needs it, or MUJOCO_GL=osmesa or glfw"
+  else
+    say "no libEGL.so.1: MemoryMaze needs it (sudo apt-get install libegl1), or MUJOCO_GL=osmesa or glfw"
+  fi
+fi

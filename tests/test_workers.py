@@ -40,13 +40,19 @@ def make_vec(num_envs: int, num_workers: int, env_id: str = ID, **kwargs: Any) -
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    """The same batch in two workers, which have 2 and 3 of the environments, and in one process."""
+def new_pair() -> Iterator[tuple[Pair, list[Record]]]:
+    """The same batch in two workers, which have 2 and 3 of the environments, and in one process; and what their first
+    resets, without a seed, returned."""
     vec = make_vec(N, 2)
     one = mikasa_robo.make_env(ID, N, sim_backend="physx_cpu", render_backend="none")
-    yield vec, one
+    yield (vec, one), [returned(env.reset()) for env in (vec, one)]
     vec.close()
     one.close()
+
+
+@pytest.fixture
+def pair(new_pair: tuple[Pair, list[Record]]) -> Pair:
+    return new_pair[0]
 
 
 def worker_processes(env: WorkerEnv) -> list[psutil.Process]:
@@ -103,22 +109,10 @@ def test_every_result_is_that_of_one_process(pair: Pair) -> None:
     assert torch.equal(vec.get_obs(), one.unwrapped.get_obs())
 
 
-def test_the_first_unseeded_episodes_are_those_of_one_process_and_differ_from_one_another() -> None:
-    # here only what is drawn: the fixture's environments have a history
-    vec = make_vec(2, 2)
-    one = mikasa_robo.make_env(ID, 2, sim_backend="physx_cpu", render_backend="none")
-    a, b = returned(vec.reset()), returned(one.reset())
-    assert list(a) == list(b)
-    compare(a, b, range(2), range(2), "the first reset, unseeded")
-    assert not torch.equal(a["obs"][0], a["obs"][1]), "each worker draws what the first one draws"
-    processes = worker_processes(vec)
-    vec.close()
-    assert_gone(processes)
-    vec.close()
-    for call in (vec.reset, vec.get_obs, vec.render, vec.get_state_dict, lambda: vec.step(None)):
-        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
-            call()
-    one.close()
+def test_the_first_unseeded_episodes_are_those_of_one_process(new_pair: tuple[Pair, list[Record]]) -> None:
+    a, b = new_pair[1]
+    assert_same(a, b, "the first reset, unseeded")
+    assert len(a["obs"].unique(dim=0)) == N, "a worker draws what another one draws"
 
 
 def test_it_looks_like_one_process(pair: Pair) -> None:
@@ -264,6 +258,17 @@ def test_bad_arguments_start_no_process(
 
 
 # ---------------------------------------------------------------------- ends
+def test_close_leaves_nothing_and_whatever_is_called_then_says_so() -> None:
+    env = make_vec(1, 1)
+    processes = worker_processes(env)
+    env.close()
+    assert_gone(processes)
+    env.close()
+    for call in (env.reset, env.get_obs, env.render, env.get_state_dict, lambda: env.step(None)):
+        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
+            call()
+
+
 class Breaks(RememberColor):
     """Raises after three steps in the worker that has the environment of seed 1 only, and while made if told so."""
 
@@ -329,6 +334,15 @@ def test_an_error_of_the_constructor_is_raised_as_it_is(broken_id: str) -> None:
     assert multiprocessing.active_children() == before
 
 
+@pytest.mark.slow
+def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import mikasa_robo\nmikasa_robo.make_vec({ID!r}, 1, 1)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "Does your script start its work under `if __name__ == '__main__':`?" in done.stderr.splitlines()[-1]
+
+
 def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
     env = make_vec(2, 1)
     processes = worker_processes(env)
@@ -383,18 +397,25 @@ def test_workers_end_by_themselves_when_the_main_process_is_killed() -> None:
 
 
 # ---------------------------------------------------------------------- pictures
+@pytest.mark.slow
 @pytest.mark.render
 def test_pictures_are_those_of_one_process() -> None:
-    kwargs: dict[str, Any] = {"obs_mode": "rgb+joints", "render_mode": "rgb_array", "sim_backend": "physx_cpu"}
+    kwargs: dict[str, Any] = {
+        "obs_mode": "rgb+joints",
+        "render_mode": "rgb_array",
+        "sim_backend": "physx_cpu",
+        "sensor_configs": {"width": 32, "height": 32},
+        "human_render_camera_configs": {"width": 48, "height": 48},
+    }
     vec, one = mikasa_robo.make_vec(ID, 2, 1, **kwargs), mikasa_robo.make_env(ID, 2, **kwargs)
     for env in (vec, one):
         env.reset(seed=0)
     a, b = step(vec, torch.zeros(2, 8)), step(one, torch.zeros(2, 8))
     assert list(a) == list(b)
     compare(a, b, range(2), range(2), "pictures")
-    assert a["obs/rgb"].shape == (2, 128, 128, 6)
+    assert a["obs/rgb"].shape == (2, 32, 32, 6)
     pictures = vec.render()
-    assert pictures.shape == (2, 512, 512, 3)
+    assert pictures.shape == (2, 48, 48, 3)
     assert pictures.dtype == torch.uint8
     assert torch.equal(pictures, torch.as_tensor(one.render()))
     vec.close()

@@ -19,14 +19,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sapien.render
 import trimesh
-from mani_skill.envs.scene import ManiSkillScene
-from mani_skill.utils.structs import Actor
-from sapien.wrapper.actor_builder import VisualShapeRecord
+
+if TYPE_CHECKING:
+    from mani_skill.envs.scene import ManiSkillScene
+    from mani_skill.utils.structs import Actor
+    from sapien.wrapper.actor_builder import VisualShapeRecord
 
 logger = logging.getLogger(__name__)
 

@@ -238,9 +238,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self._touch_sensor: TouchSensor | None = None
 
     # ------------------------------------------------------------------ randomness and reset
-    def reset(
-        self, seed: Seed | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or in ``options["env_idx"]`` only.
 
         Args:

@@ -195,14 +195,19 @@ class BatchedSimMixin(BaseEnv):
 
     @property
     def drawn_on_cpu(self) -> bool:
-        """Whether pictures are drawn, and by the CPU."""
-        return self.scene.can_render() and self.backend.render_backend == "sapien_cpu"
+        """Whether the CPU draws, if anything is drawn."""
+        return self.backend.render_backend == "sapien_cpu"
+
+    @property
+    def robot_visuals(self) -> str:
+        """What robots are drawn with, "stock" or "low_poly"."""
+        if self._robot_visuals == "auto":
+            return "low_poly" if self._observes_pictures and self.drawn_on_cpu else "stock"
+        return self._robot_visuals
 
     def _load_agent(self, *args: Any, **kwargs: Any) -> None:
-        low_poly = self._robot_visuals == "low_poly" or (
-            self._robot_visuals == "auto" and self._observes_pictures and self.drawn_on_cpu
-        )
-        with low_poly_robots(self.scene) if low_poly and self.scene.can_render() else contextlib.nullcontext():
+        low_poly = self.robot_visuals == "low_poly" and self.scene.can_render()
+        with low_poly_robots(self.scene) if low_poly else contextlib.nullcontext():
             super()._load_agent(*args, **kwargs)
         if self._batched_cpu and self.agent is not None:
             for agent in self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]:

@@ -23,6 +23,8 @@ from .process import FAILED, Part, run, send
 from .rows import Column, SharedRows
 
 _LOG_LENGTH = 20_000
+_MAKING = "its making"
+_GUARD = " Does your script start its work under `if __name__ == '__main__':`? A worker imports the script, too."
 
 
 class WorkerError(RuntimeError):
@@ -57,7 +59,7 @@ class Crew:
         try:
             for part in parts:
                 self._start(part)
-            self.facts: list[dict[str, Any]] = self._answers("its making")
+            self.facts: list[dict[str, Any]] = self._answers(_MAKING)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -106,7 +108,7 @@ class Crew:
                 if kind == FAILED:
                     report, original = value
                     death = self._death(key.data, what, report)
-                    if what == "its making" and original is not None:
+                    if what == _MAKING and original is not None:
                         raise original from death
                     raise death
                 answers[key.data] = value
@@ -121,6 +123,7 @@ class Crew:
             f"worker {number} (environments {member.part.start} to {member.part.stop - 1}, process "
             f"{member.process.pid}) died during {what}: {_describe(code)}\n"
             + (f"Its last message:\n{said.rstrip()}" if said else "It left no message but what it printed.")
+            + (_GUARD if what == _MAKING and not said else "")
         )
 
     def _give_up(self, error: BaseException) -> None:
