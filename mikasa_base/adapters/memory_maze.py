@@ -27,7 +27,7 @@ _SIZES = (9, 11, 13, 15)
 _SIDE, _SCALE = 64, 2
 
 
-class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], int]):
+class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], Any]):
     """Go to the coloured balls of a maze in the order in which their colours are asked for.
 
     Task: remember where the balls are, and the maze, over many visits. The maze is drawn anew for every episode.

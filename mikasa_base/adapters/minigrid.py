@@ -45,7 +45,8 @@ class MinigridMemory(DrawnEnv[Any, Any]):
             raise ValueError(f"size={size!r} should be odd")
         checks.choice("random_length", random_length, (False, True))
         self._env = MemoryEnv(size=int(size), random_length=random_length)
-        parts = self._env.observation_space.spaces
+        parts = self._env.observation_space
+        assert isinstance(parts, spaces.Dict)
         self.observation_space = spaces.Dict({name: parts[name] for name in ("image", "direction")})
         self.action_space = self._env.action_space
         self._over = True

@@ -36,7 +36,7 @@ _TICS, _MOST_TICS = 4, 2100
 _HEIGHT, _WIDTH = 64, 112
 
 
-class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], int]):
+class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
     """Live in acid by picking up the things of one colour and leaving those of the other.
 
     Task: remember the colour of a column, which is the colour that heals. The acid takes 8 of 100 points of health every

@@ -90,9 +90,10 @@ class MineFinder(Agent):
 
     def _risks(self) -> dict[Tile, float]:
         """Probability of a mine on each covered tile: all boards that agree with the counts are equally likely."""
-        covered = [tile for tile in product(range(self._size), repeat=2) if tile not in self._counts]
+        tiles = [(y, x) for y in range(self._size) for x in range(self._size)]
+        covered = [tile for tile in tiles if tile not in self._counts]
         rules = [({t for t in self._around(tile) if t not in self._counts}, n) for tile, n in self._counts.items()]
-        rules = [(tiles, n) for tiles, n in rules if tiles]
+        rules = [(around, n) for around, n in rules if around]
         # For each group of tiles that rules tie together: by number of mines, the boards and those with a mine per tile.
         groups = [_solutions(group, tied) for group, tied in _tied_together(rules)]
         elsewhere = len(covered) - sum(len(group) for group, _ in groups)

@@ -44,10 +44,10 @@ def _cart_pole() -> tuple[Floats, Floats]:
 
 def _regulator(a: Floats, b: Floats) -> Floats:
     """Gain K of the linear quadratic regulator u = -K x, with unit costs."""
-    p = np.eye(len(a))
-    gain = np.zeros((b.shape[1], len(a)))
+    p: Floats = np.eye(len(a))
+    gain: Floats = np.zeros((b.shape[1], len(a)))
     for _ in range(2000):
-        gain = np.linalg.solve(np.eye(b.shape[1]) + b.T @ p @ b, b.T @ p @ a)
+        gain = np.linalg.solve(np.eye(b.shape[1]) + b.T @ p @ b, b.T @ p @ a).astype(np.float64)
         p = np.eye(len(a)) + a.T @ p @ (a - b @ gain)
     return gain
 
@@ -169,7 +169,8 @@ class SwingFromVelocity(Agent):
         """Of the angle nothing is known."""
         self._angle: float | None = None
         self._sine: float | None = None
-        self._speed, self._last = float(obs[0]), None
+        self._speed = float(obs[0])
+        self._last: float | None = None
 
     def act(self, obs: Any, reward: float) -> Any:
         """Swings if it knows the angle; until then it pushes along, so as to learn it."""
