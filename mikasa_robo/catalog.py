@@ -130,7 +130,7 @@ def _recall_horizon(n: int) -> int:
 
 
 def _ordered_recall_horizon(n: int) -> int:
-    """The paper's 120 with 3 cubes; in a given order the ways are longer: a held arm needs up to 140 and 180."""
+    """The paper's 120 with 3 cubes; in a given order the ways are longer: see `core.choice.paced_response`."""
     return {3: 120, 5: 140, 7: 180}[n]
 
 
