@@ -17,17 +17,22 @@ from torch import Tensor
 
 from mikasa_robo.sim.render import RenderingUnavailableError
 
-from .environments import EnvFactory
+from .environments import EnvFactory, GymnasiumVectorEnv
+from .spaces import Obs, flatten, map_obs
 
 __all__ = ["Evaluation", "evaluate", "film", "find_horizon", "record_video", "torch_threads", "wilson_interval"]
 
 log = logging.getLogger(__name__)
 
-Policy = Callable[[Tensor], Tensor]
-"""Maps observations (N, D) to actions (N, A) in [-1, 1]; both on the policy's device."""
+Policy = Callable[[Any], Tensor]
+"""Maps observations (N, …) to actions (N, A) as the environment takes them; both on the policy's device."""
 
 
-@dataclass(frozen=True)
+def _nothing() -> None:
+    """What a policy without memory does at the start of an episode."""
+
+
+@dataclass
 class Evaluation:
     """What E episodes came to; episode k was reset with the seed ``first_seed + k``."""
 
@@ -37,9 +42,13 @@ class Evaluation:
     fail_once: list[bool]  # (E,) a mistake at some step; all False where a task cannot be failed
     returns: list[float]  # (E,) sum of rewards
     lengths: list[int]  # (E,) control steps
+    tells_success: bool = False  # whether the environment says what success is; where not, the flags are all False
 
     def summary(self) -> dict[str, float]:
-        """Means over the episodes, with the 95 % Wilson interval of the success rate."""
+        """Means over the episodes, with the 95 % Wilson interval of the success rate where success is told."""
+        means = {"return": statistics.fmean(self.returns), "length": statistics.fmean(self.lengths)}
+        if not self.tells_success:
+            return means
         low, high = wilson_interval(sum(self.success_once), len(self.success_once))
         return {
             "success_once": statistics.fmean(self.success_once),
@@ -47,13 +56,19 @@ class Evaluation:
             "success_high": high,
             "success_at_end": statistics.fmean(self.success_at_end),
             "fail_once": statistics.fmean(self.fail_once),
-            "return": statistics.fmean(self.returns),
-            "length": statistics.fmean(self.lengths),
+            **means,
         }
+
+    @property
+    def score(self) -> float:
+        """What policies are compared by: the success rate, or the mean return where no success is told."""
+        return statistics.fmean(self.success_once if self.tells_success else self.returns)
 
     def describe(self) -> str:
         """One line for the log."""
         s = self.summary()
+        if not self.tells_success:
+            return f"{len(self.returns)} episodes: return {s['return']:.2f}, length {s['length']:.1f}"
         return (
             f"{len(self.returns)} episodes: success {s['success_once']:.1%} (95 % interval {s['success_low']:.1%} to "
             f"{s['success_high']:.1%}), return {s['return']:.2f}, length {s['length']:.1f}"
@@ -77,10 +92,10 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[f
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def find_horizon(env: gym.Env[Any, Any]) -> int:
+def find_horizon(env: gym.Env[Any, Any] | GymnasiumVectorEnv) -> int:
     """The number of control steps after which ``env`` truncates an episode."""
     horizon = getattr(env.unwrapped, "horizon", None)
-    if horizon is None:
+    if horizon is None and not isinstance(env, GymnasiumVectorEnv):
         from mani_skill.utils.gym_utils import find_max_episode_steps_value
 
         horizon = find_max_episode_steps_value(env)
@@ -102,7 +117,13 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @torch.no_grad()
 def evaluate(
-    policy: Policy, env: gym.Env[Any, Any], *, episodes: int, first_seed: int, device: torch.device
+    policy: Policy,
+    env: gym.Env[Any, Any] | GymnasiumVectorEnv,
+    *,
+    episodes: int,
+    first_seed: int,
+    device: torch.device,
+    begin: Callable[[], None] = _nothing,
 ) -> Evaluation:
     """Plays ``episodes`` whole episodes, with the environment's own terminations, and reports each.
 
@@ -111,50 +132,60 @@ def evaluate(
 
     Args:
         policy: see ``Policy``.
-        env: a batched environment without automatic resets.
+        env: a batched environment, as an `EnvFactory` makes it.
         device: where ``policy`` wants its observations.
+        begin: called before each round of episodes; a policy with memory forgets then.
     """
-    num_envs = int(env.unwrapped.num_envs)  # type: ignore[attr-defined]
+    num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
     result = Evaluation(first_seed, [], [], [], [], [])
     for start in range(0, episodes, num_envs):
         seeds = [first_seed + start + i for i in range(num_envs)]
         keep = min(num_envs, episodes - start)
-        for name, column in _play(policy, env, seeds, device).items():
+        begin()
+        told, columns = _play(policy, env, seeds, device)
+        for name, column in columns.items():
             getattr(result, name).extend(column[:keep].tolist())
+        result.tells_success |= told
     return result
 
 
 def _play(
     policy: Policy,
-    env: gym.Env[Any, Any],
+    env: gym.Env[Any, Any] | GymnasiumVectorEnv,
     seeds: list[int],
     device: torch.device,
     on_step: Callable[[Tensor], None] | None = None,
-) -> dict[str, Tensor]:
-    """One episode in each environment; ``on_step`` gets the mask (N,) of those that were running before the step.
+) -> tuple[bool, dict[str, Tensor]]:
+    """One episode in each environment: whether success was told of, and what came out.
 
-    An environment that has finished is stepped on with the others, and what it does is not counted.
+    An environment that has finished is stepped on with the others, and what it does is not counted. ``on_step`` gets the
+    mask (N,) of those that show their episode: that were running before the step and were not reset by it.
     """
+    obs: Obs
     obs, _ = env.reset(seed=seeds)  # type: ignore[arg-type]  # ManiSkill takes a seed per environment
-    source = obs.device
+    source = next(iter(flatten(obs).values())).device
+    resets = isinstance(env, GymnasiumVectorEnv)
+    told = False
     n = len(seeds)
     running = torch.ones(n, dtype=torch.bool, device=source)
     success_once, success_at_end, fail_once = (torch.zeros_like(running) for _ in range(3))
     returns = torch.zeros(n, device=source)
     lengths = torch.zeros(n, dtype=torch.long, device=source)
     for _ in range(find_horizon(env)):
-        obs, reward, terminated, truncated, info = env.step(policy(obs.to(device)).to(source))
+        obs, reward, terminated, truncated, info = env.step(policy(map_obs(lambda x: x.to(device), obs)).to(source))
+        told |= "success" in info
         success = _flag(info, "success", running)
         returns += torch.where(running, torch.as_tensor(reward, device=source), torch.zeros_like(returns))
         lengths += running
         success_once |= success & running
         fail_once |= _flag(info, "fail", running) & running
         success_at_end = torch.where(running, success, success_at_end)
+        after = running & ~(terminated | truncated)
         if on_step is not None:
-            on_step(running)
-        running = running & ~(terminated | truncated)
+            on_step(after if resets else running)
+        running = after
         if not running.any():
-            return {
+            return told, {
                 "success_once": success_once,
                 "success_at_end": success_at_end,
                 "fail_once": fail_once,
@@ -174,7 +205,14 @@ def _flag(info: dict[str, Any], name: str, like: Tensor) -> Tensor:
 
 
 def record_video(
-    policy: Policy, env: gym.Env[Any, Any], path: Path, *, first_seed: int, device: torch.device, fps: int = 20
+    policy: Policy,
+    env: gym.Env[Any, Any] | GymnasiumVectorEnv,
+    path: Path,
+    *,
+    first_seed: int,
+    device: torch.device,
+    fps: int = 20,
+    begin: Callable[[], None] = _nothing,
 ) -> None:
     """Films one episode per environment, tiled, as an MP4; an episode that is over stands still on its last picture.
 
@@ -183,7 +221,7 @@ def record_video(
     """
     from imageio import v3 as imageio
 
-    num_envs = int(env.unwrapped.num_envs)  # type: ignore[attr-defined]
+    num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
     pictures: Tensor | None = None
     frames: list[Tensor] = []
 
@@ -195,6 +233,7 @@ def record_video(
         pictures = fresh if pictures is None else torch.where(running[:, None, None, None], fresh, pictures)
         frames.append(_tile(pictures).to("cpu", torch.uint8))
 
+    begin()
     _play(policy, env, [first_seed + i for i in range(num_envs)], device, on_step=film)
     # A name of its own until it is whole, so that a crash leaves no broken video behind.
     partial = path.with_name(f".partial-{path.name}")
@@ -206,12 +245,19 @@ def record_video(
 
 
 def film(
-    policy: Policy, env_factory: EnvFactory, path: Path, *, episodes: int, first_seed: int, device: torch.device
+    policy: Policy,
+    env_factory: EnvFactory,
+    path: Path,
+    *,
+    episodes: int,
+    first_seed: int,
+    device: torch.device,
+    begin: Callable[[], None] = _nothing,
 ) -> None:
     """Records a video; where SAPIEN cannot draw, logs one line on what is missing instead. Other errors are the caller's."""
     try:
         with contextlib.closing(env_factory(episodes, "rgb_array")) as env:
-            record_video(policy, env, path, first_seed=first_seed, device=device)
+            record_video(policy, env, path, first_seed=first_seed, device=device, begin=begin)
     except RenderingUnavailableError as error:
         log.warning("no video: %s", error)
     else:

@@ -63,17 +63,31 @@ class ProgressCsv:
         self._columns: list[str] = []
         self._rows: list[dict[str, float]] = []
 
+    def go_on(self, step: int) -> None:
+        """Takes up the rows up to ``step`` of the file that is there, and drops later ones."""
+        if not self._path.exists():
+            return
+        with self._path.open(newline="") as file:
+            lines = [line for line in file if line.endswith("\n")]  # the last may have been cut short
+        rows = list(csv.DictReader(lines))
+        self._rows = [{k: float(v) for k, v in row.items() if v} for row in rows if float(row["step"]) <= step]
+        self._columns = list(rows[0]) if rows else []
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, restval="")
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_atomically(self._path, text.getvalue().encode())
+
     def append(self, row: Mapping[str, float]) -> None:
         """Adds a row; it is on disk when this returns."""
         self._rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
         if new:
             self._columns += new
-            text = io.StringIO()
-            writer = csv.DictWriter(text, self._columns, restval="")
-            writer.writeheader()
-            writer.writerows(self._rows)
-            write_atomically(self._path, text.getvalue().encode())
+            self._rewrite()
         else:
             with self._path.open("a", newline="") as file:
                 csv.DictWriter(file, self._columns, restval="").writerow(dict(row))
@@ -82,10 +96,21 @@ class ProgressCsv:
 class RunLogger:
     """Sends each row of numbers to progress.csv, TensorBoard and, if asked, wandb."""
 
-    def __init__(self, run_dir: Path, config: Mapping[str, Any], wandb_options: dict[str, Any] | None = None) -> None:
-        """Writes into ``run_dir``; ``wandb_options`` (None: no wandb) go to ``wandb.init``."""
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        wandb_options: dict[str, Any] | None = None,
+        after: int | None = None,
+    ) -> None:
+        """Writes into ``run_dir``; ``wandb_options`` (None: no wandb) go to ``wandb.init``.
+
+        A run that goes on keeps its rows up to the step ``after``.
+        """
         self._csv = ProgressCsv(run_dir / "progress.csv")
-        self._tensorboard = SummaryWriter(str(run_dir))
+        if after is not None:
+            self._csv.go_on(after)
+        self._tensorboard = SummaryWriter(str(run_dir), purge_step=None if after is None else after + 1)
         table = "\n".join(f"|{name}|{value}|" for name, value in config.items())
         self._tensorboard.add_text("args", f"|argument|value|\n|-|-|\n{table}")
         self._wandb: Any = None
@@ -137,7 +162,9 @@ class EpisodeStats:
 
     def pop(self) -> dict[str, float]:
         """Means over the last 100 episodes, and of each reward term since the last call."""
-        names = list(self.episodes[0]) if self.episodes else []
+        # an environment that tells of success at an episode's end only may have had episodes before it first did
+        common = set.intersection(*map(set, self.episodes)) if self.episodes else set()
+        names = [name for name in self.episodes[0] if name in common] if self.episodes else []
         row = {f"train/{name}": sum(e[name] for e in self.episodes) / len(self.episodes) for name in names}
         row |= {f"reward/{name}": float(total) / self.steps for name, total in self.terms.items()}
         self.terms, self.steps = {}, 0

@@ -1,16 +1,25 @@
-"""The actor and the critic of PPO-MLP, with the normaliser of their observations."""
+"""The networks of the baselines: what encodes observations, and actors and critics with and without memory."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ActorCritic", "ObservationNormalizer"]
+from .distributions import Categoricals, Distribution, Gaussian
+from .spaces import ActionLayout, Obs, ObservationLayout, map_obs
+from .team import Team
 
-_LOG_2PI = math.log(2.0 * math.pi)
+__all__ = ["ActorCritic", "Encoder", "ObservationNormalizer", "RecurrentActorCritic"]
+
+ALL_NUMBERS = "all numbers"
+"""Key of the vector that all parts of an observation but the pictures are joined to."""
+PICTURE_FEATURES = 128
+"""Numbers that a picture is encoded in."""
 
 
 class ObservationNormalizer(nn.Module):
@@ -40,13 +49,14 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, obs: Tensor) -> None:
-        """Takes a batch of raw observations (..., D) into the statistics."""
+    def update(self, obs: Tensor, team: Team | None = None) -> None:
+        """Takes a batch of raw observations (..., D), those of all processes of a team, into the statistics."""
+        team = team or Team()
         batch = obs.reshape(-1, obs.shape[-1]).to(torch.float64)
-        n = batch.shape[0]
+        n = batch.shape[0] * team.size
         total = self.count + n
-        batch_mean = batch.mean(dim=0)
-        batch_var = batch.var(dim=0, unbiased=False)
+        batch_mean = team.sum(batch.sum(dim=0)) / n
+        batch_var = team.sum((batch - batch_mean).square().sum(dim=0)) / n
         delta = batch_mean - self.mean
         # Chan et al.: the parallel form of Welford's update.
         squares = self.var * self.count + batch_var * n + delta.square() * self.count * n / total
@@ -76,70 +86,295 @@ def _mlp(inputs: int, hidden: Sequence[int], outputs: int, output_gain: float) -
     return nn.Sequential(*layers, _linear(inputs, outputs, output_gain))
 
 
-class ActorCritic(nn.Module):
-    """A diagonal Gaussian policy with state-independent spread, and a value function; two separate tanh MLPs.
+class _PictureEncoder(nn.Sequential):
+    """Three convolutions and a linear layer: (B, H, W, C) scaled to (B, F)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        height, width, channels = shape
+        first = (8, 4, 0) if min(height, width) >= 64 else (3, 1, 1)  # kernel, stride, padding
+        layers: list[nn.Module] = []
+        for outputs, (kernel, stride, padding) in zip((16, 32, 64), (first, (4, 2, 1), (3, 2, 1)), strict=True):
+            convolution = nn.Conv2d(channels, outputs, kernel, stride, padding)
+            nn.init.orthogonal_(convolution.weight, math.sqrt(2.0))
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+            layers += [convolution, nn.ReLU()]
+            channels = outputs
+        with torch.no_grad():
+            size = nn.Sequential(*layers)(torch.zeros(1, shape[2], height, width)).numel()
+        super().__init__(*layers, nn.Flatten(), _linear(size, PICTURE_FEATURES, math.sqrt(2.0)), nn.Tanh())
+
+    def forward(self, picture: Tensor) -> Tensor:
+        return super().forward(picture.permute(0, 3, 1, 2))
+
+
+class Encoder(nn.Module):
+    """Turns observations into one vector: numbers normalised, discrete ones as one-hot codes, pictures by a small CNN.
+
+    It works in two steps, as an update visits each observation many times: `normalize` does what has no weights, and
+    `encode` the rest. Pictures stay bytes until `encode`.
 
     Args:
-        obs_dim: size D of an observation.
-        action_dim: size A of an action, each component in [-1, 1].
+        layout: what an observation is made of.
+        normalize_obs: whether vectors pass through a running normaliser.
+    """
+
+    def __init__(self, layout: ObservationLayout, normalize_obs: bool) -> None:
+        super().__init__()
+        self.layout = layout
+        self.obs_dim = layout.width
+        self._numbers = [part for part in layout.parts if part.kind == "vector"]
+        numbers = sum(part.width for part in self._numbers)
+        self.normalizer = ObservationNormalizer(numbers) if normalize_obs and numbers else None
+        self.pictures = nn.ModuleList([_PictureEncoder(part.shape) for part in layout.pictures])
+        self.features = layout.width + PICTURE_FEATURES * len(layout.pictures)
+
+    def normalize(self, obs: Obs) -> Obs:
+        """Raw (..., …) to the vector (..., D), or where there are pictures to a dict of it and of them, as they are.
+
+        Where an observation is one vector, so is the result.
+        """
+        raw = obs if isinstance(obs, dict) else {"": obs}
+        batch = self._batch_shape(raw)
+        normalised = iter(())
+        if self._numbers:
+            joined = torch.cat([raw[part.name].reshape(*batch, -1) for part in self._numbers], dim=-1).float()
+            joined = joined if self.normalizer is None else self.normalizer(joined)
+            normalised = iter(joined.split([part.width for part in self._numbers], dim=-1))
+        columns: list[Tensor] = []
+        for part in self.layout.parts:
+            if part.kind == "vector":
+                columns.append(next(normalised))
+            elif part.kind == "bounded":
+                columns.append(raw[part.name].reshape(*batch, -1).float() * part.scale)
+            elif part.kind == "discrete":
+                values = raw[part.name].reshape(*batch, -1).long()
+                for value, size, start in zip(values.unbind(-1), part.sizes, part.starts, strict=True):
+                    columns.append(nn.functional.one_hot(value - start, size).float())
+        pictures = {part.name: raw[part.name] for part in self.layout.pictures}
+        if not pictures:
+            return torch.cat(columns, dim=-1) if len(columns) > 1 else columns[0]
+        return {ALL_NUMBERS: torch.cat(columns, dim=-1), **pictures} if columns else pictures
+
+    def encode(self, normalized: Obs) -> Tensor:
+        """What `normalize` gave (..., …) to features (..., F), with gradients."""
+        if not isinstance(normalized, dict):
+            return normalized
+        columns = [normalized[ALL_NUMBERS]] if ALL_NUMBERS in normalized else []
+        for part, network in zip(self.layout.pictures, self.pictures, strict=True):
+            picture = normalized[part.name]
+            batch = picture.shape[: picture.ndim - 3]
+            scaled = picture.reshape(-1, *part.shape).float() * part.scale
+            columns.append(network(scaled).reshape(*batch, -1))
+        return torch.cat(columns, dim=-1)
+
+    def update_normalizer(self, obs: Obs, team: Team | None = None) -> None:
+        """Takes raw observations (..., …) into the running statistics, if there are any."""
+        if self.normalizer is not None:
+            raw = obs if isinstance(obs, dict) else {"": obs}
+            batch = self._batch_shape(raw)
+            joined = torch.cat([raw[part.name].reshape(*batch, -1) for part in self._numbers], dim=-1)
+            self.normalizer.update(joined, team)
+
+    def _batch_shape(self, raw: Mapping[str, Tensor]) -> torch.Size:
+        part = self.layout.parts[0]
+        shape = raw[part.name].shape
+        return shape[: len(shape) - len(part.shape)]
+
+
+class _Policy(Encoder):
+    """An encoder with a distribution of actions; `log_std` is a parameter where actions are continuous."""
+
+    log_std: nn.Parameter
+
+    def __init__(
+        self,
+        obs: int | Sequence[Mapping[str, Any]] | ObservationLayout,
+        action: int | Sequence[int] | ActionLayout,
+        normalize_obs: bool,
+    ) -> None:
+        super().__init__(ObservationLayout.parse(obs), normalize_obs)
+        self.action = ActionLayout.parse(action)
+        self.action_dim = self.action.dim
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def distribution(self, parameters: Tensor) -> Distribution:
+        """Of actions, from means or logits (..., P)."""
+        return Categoricals(parameters, self.action.sizes) if self.action.sizes else Gaussian(parameters, self.log_std)
+
+    def noise(self, n: int, generator: torch.Generator, team: Team) -> Tensor:
+        """What actions (n, A) are sampled from: this process's rows of what is drawn for all environments."""
+        draw = torch.rand if self.action.sizes else torch.randn
+        return draw((n * team.size, self.action.dim), generator=generator, device=self.device)[team.rows(n)]
+
+    def _add_log_std(self, initial: float) -> None:
+        if not self.action.sizes:
+            self.log_std = nn.Parameter(torch.full((self.action.dim,), initial))
+
+
+class ActorCritic(_Policy):
+    """A policy and a value function without memory: two separate tanh MLPs on top of the same encoder.
+
+    Args:
+        obs_dim: size D of an observation, or the layout of one that is more than a vector.
+        action_dim: number A of continuous components of an action, each in [-1, 1], or the sizes of discrete ones.
         hidden_sizes: widths of the hidden layers, the same in both networks.
         normalize_obs: whether observations pass through a running normaliser.
-        init_log_std: the logarithm of the initial standard deviation of every action component.
+        init_log_std: the logarithm of the initial standard deviation of every continuous component.
     """
 
     def __init__(
         self,
-        obs_dim: int,
-        action_dim: int,
+        obs_dim: int | Sequence[Mapping[str, Any]] | ObservationLayout,
+        action_dim: int | Sequence[int] | ActionLayout,
         hidden_sizes: Sequence[int] = (256, 256, 256),
         normalize_obs: bool = True,
         init_log_std: float = -0.5,
     ) -> None:
-        super().__init__()
-        self.obs_dim = obs_dim
-        self.action_dim = action_dim
+        super().__init__(obs_dim, action_dim, normalize_obs)
         self.hidden_sizes = tuple(hidden_sizes)
-        self.normalizer = ObservationNormalizer(obs_dim) if normalize_obs else None
         # A small last layer starts the policy near zero motion: with delta control the arm then stays where it is.
-        self.actor = _mlp(obs_dim, self.hidden_sizes, action_dim, output_gain=0.01)
-        self.critic = _mlp(obs_dim, self.hidden_sizes, 1, output_gain=1.0)
-        self.log_std = nn.Parameter(torch.full((action_dim,), init_log_std))
+        self.actor = _mlp(self.features, self.hidden_sizes, self.action.parameters, output_gain=0.01)
+        self.critic = _mlp(self.features, self.hidden_sizes, 1, output_gain=1.0)
+        self._add_log_std(init_log_std)
 
-    def normalize(self, obs: Tensor) -> Tensor:
-        """(..., D) raw to (..., D) as the networks take it."""
-        return obs if self.normalizer is None else self.normalizer(obs)
-
-    def update_normalizer(self, obs: Tensor) -> None:
-        """Takes raw observations (..., D) into the running statistics, if there are any."""
-        if self.normalizer is not None:
-            self.normalizer.update(obs)
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        """The deterministic action (B, A) in [-1, 1], the mean of the policy, for raw observations (B, D)."""
-        return self.actor(self.normalize(obs)).clamp(-1.0, 1.0)
+    def plain(self) -> dict[str, Any]:
+        """The arguments that make a policy of this shape."""
+        return {
+            "obs_dim": self.layout.plain(),
+            "action_dim": self.action.plain(),
+            "hidden_sizes": list(self.hidden_sizes),
+            "normalize_obs": self.normalizer is not None,
+        }
 
     @torch.no_grad()
-    def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A sampled action (B, A), not clamped, and its log-probability (B,), for raw observations (B, D)."""
-        mean = self.actor(self.normalize(obs))
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        action = mean + self.log_std.exp() * noise
-        return action, self._log_prob(mean, action)
+    def act(self, obs: Obs) -> Tensor:
+        """The likeliest action (B, A), as an environment takes it, for raw observations (B, …)."""
+        mode = self.distribution(self.actor(self.encode(self.normalize(obs)))).mode()
+        return self.action.to_env(mode)
 
-    def value(self, obs: Tensor) -> Tensor:
-        """V (B,) of raw observations (B, D)."""
-        return self.critic(self.normalize(obs)).squeeze(-1)
+    @torch.no_grad()
+    def sample(self, obs: Obs, generator: torch.Generator, team: Team | None = None) -> tuple[Tensor, Tensor]:
+        """A sampled action (B, A), not clamped, and its log-probability (B,), for raw observations (B, …)."""
+        parameters = self.actor(self.encode(self.normalize(obs)))
+        distribution = self.distribution(parameters)
+        action = distribution.sample(self.noise(parameters.shape[0], generator, team or Team()))
+        return action, distribution.log_prob(action)
 
-    def evaluate(self, normalized_obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability (B,), entropy () and value (B,) with gradients.
+    def value(self, obs: Obs) -> Tensor:
+        """V (...) of raw observations (..., …)."""
+        return self.critic(self.encode(self.normalize(obs))).squeeze(-1)
 
-        Takes observations (B, D) that are already normalised: an update visits each of them many times.
+    def evaluate(self, normalized_obs: Obs, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability, entropy and value, (B,) each, with gradients.
+
+        Takes observations that are normalised already: an update visits each of them many times.
         """
-        log_prob = self._log_prob(self.actor(normalized_obs), action)
-        entropy = (self.log_std + 0.5 * (1.0 + _LOG_2PI)).sum()
-        return log_prob, entropy, self.critic(normalized_obs).squeeze(-1)
+        features = self.encode(normalized_obs)
+        distribution = self.distribution(self.actor(features))
+        return distribution.log_prob(action), distribution.entropy(), self.critic(features).squeeze(-1)
 
-    def _log_prob(self, mean: Tensor, action: Tensor) -> Tensor:
-        z = (action - mean) * (-self.log_std).exp()
-        return (-0.5 * z.square() - self.log_std - 0.5 * _LOG_2PI).sum(dim=-1)
+
+class RecurrentActorCritic(_Policy):
+    """A policy and a value function that share an LSTM.
+
+    Features pass through a tanh MLP and the LSTM; actor and critic are MLPs of what both give, so that what can be seen
+    now need not pass through the memory. A memory is a tensor (2, B, H): hidden state and cell.
+
+    Args:
+        obs_dim, action_dim, normalize_obs, init_log_std: as `ActorCritic`'s.
+        encoder_sizes: widths of the layers before the LSTM.
+        lstm_size: H.
+        head_sizes: widths of the hidden layers of actor and critic.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int | Sequence[Mapping[str, Any]] | ObservationLayout,
+        action_dim: int | Sequence[int] | ActionLayout,
+        encoder_sizes: Sequence[int] = (128,),
+        lstm_size: int = 128,
+        head_sizes: Sequence[int] = (128,),
+        normalize_obs: bool = True,
+        init_log_std: float = -0.5,
+    ) -> None:
+        super().__init__(obs_dim, action_dim, normalize_obs)
+        self.encoder_sizes, self.lstm_size, self.head_sizes = tuple(encoder_sizes), lstm_size, tuple(head_sizes)
+        *hidden, width = self.encoder_sizes
+        self.trunk = nn.Sequential(_mlp(self.features, hidden, width, output_gain=math.sqrt(2.0)), nn.Tanh())
+        self.lstm = nn.LSTM(width, lstm_size)
+        for name, parameter in self.lstm.named_parameters():
+            if name.startswith("weight"):
+                for gate in parameter.data.chunk(4):
+                    nn.init.orthogonal_(gate)
+            else:
+                nn.init.zeros_(parameter)
+        with torch.no_grad():
+            # the forget gate starts open, so that a gradient finds its way back to a cue (Jozefowicz et al. 2015)
+            dict(self.lstm.named_parameters())["bias_ih_l0"][lstm_size : 2 * lstm_size] = 1.0
+        self.actor = _mlp(width + lstm_size, self.head_sizes, self.action.parameters, output_gain=0.01)
+        self.critic = _mlp(width + lstm_size, self.head_sizes, 1, output_gain=1.0)
+        self._add_log_std(init_log_std)
+
+    def plain(self) -> dict[str, Any]:
+        """The arguments that make a policy of this shape."""
+        return {
+            "obs_dim": self.layout.plain(),
+            "action_dim": self.action.plain(),
+            "encoder_sizes": list(self.encoder_sizes),
+            "lstm_size": self.lstm_size,
+            "head_sizes": list(self.head_sizes),
+            "normalize_obs": self.normalizer is not None,
+        }
+
+    def empty_memory(self, n: int) -> Tensor:
+        """The memory (2, n, H) at the start of an episode."""
+        return torch.zeros((2, n, self.lstm_size), device=self.device)
+
+    def step(self, obs: Obs, memory: Tensor, starts: Tensor) -> tuple[Distribution, Tensor, Tensor]:
+        """One step of B environments.
+
+        Args:
+            obs: raw (B, …).
+            memory: (2, B, H), what was known before.
+            starts: (B,) bool, an episode begins with this observation: what was known is forgotten.
+
+        Returns:
+            the distribution of actions, the value (B,) and the new memory (2, B, H).
+        """
+        rows = map_obs(lambda x: x.unsqueeze(0), self.normalize(obs))
+        parameters, value, memory = self._forward(rows, memory, starts.unsqueeze(0))
+        return self.distribution(parameters.squeeze(0)), value.squeeze(0), memory
+
+    def replay(self, normalized_obs: Obs, memory: Tensor, starts: Tensor) -> tuple[Distribution, Tensor, Tensor]:
+        """S steps of B environments, with gradients through time that stop where episodes begin.
+
+        Args:
+            normalized_obs: (S, B, …) as `normalize` gives it.
+            memory: (2, B, H) before the first step.
+            starts: (S, B) bool, an episode begins with that observation.
+
+        Returns:
+            the distribution of actions (S, B, A), values (S, B) and the memory (2, B, H) after the last step.
+        """
+        parameters, values, memory = self._forward(normalized_obs, memory, starts)
+        return self.distribution(parameters), values, memory
+
+    def _forward(self, normalized_obs: Obs, memory: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        inputs = self.trunk(self.encode(normalized_obs))  # (S, B, W)
+        steps = inputs.shape[0]
+        # One call for each stretch in which no episode begins anywhere: on CPU and with few environments that beats a loop
+        # over steps, and rearranging all episodes into padded or packed sequences.
+        cuts = [0, *(t for t in starts.any(dim=1).nonzero().squeeze(1).tolist() if t > 0), steps]
+        outputs = []
+        hidden, cell = memory.unsqueeze(1).unbind()  # (1, B, H) each
+        for begin, end in itertools.pairwise(cuts):
+            kept = (~starts[begin])[:, None].to(inputs.dtype)  # (B, 1)
+            output, (hidden, cell) = self.lstm(inputs[begin:end], (hidden * kept, cell * kept))
+            outputs.append(output)
+        joined = torch.cat([inputs, torch.cat(outputs)], dim=-1)
+        memory = torch.cat([hidden, cell])
+        return self.actor(joined), self.critic(joined).squeeze(-1), memory

@@ -12,7 +12,7 @@ from mikasa_robo.catalog import CATALOG, MemoryType, TaskSpec
 
 __all__ = ["main"]
 
-Algorithm = Literal["ppo-mlp"]
+Algorithm = Literal["ppo-mlp", "ppo-lstm"]
 """Each is a module of ``mikasa_robo.baselines`` with a ``main(argv)`` and a help of its own."""
 
 
@@ -110,8 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Handed over before anything is parsed: the options, --help among them, are the algorithm's.
         return _train(args[1], args[2:])
     if args and args[0] in _OWN_OPTIONS:
-        run: Callable[[Sequence[str]], int] = importlib.import_module(_OWN_OPTIONS[args[0]]).main
-        return run(args[1:])
+        return _run(_OWN_OPTIONS[args[0]], args[1:], f"mikasa {args[0]}")
     # Any: tyro takes a union of commands, for which typing has no name.
     command_type: Any = _Command
     command = tyro.cli(command_type, args=args, prog="mikasa", description="MIKASA: robot tasks that need memory.")
@@ -121,16 +120,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(algorithm: str, argv: Sequence[str]) -> int:
+    return _run(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}", argv, "mikasa train")
+
+
+def _run(module: str, argv: Sequence[str], command: str) -> int:
     try:
-        module = importlib.import_module(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}")
-        run: Callable[[Sequence[str]], int | None] = module.main
+        run: Callable[[Sequence[str]], int | None] = importlib.import_module(module).main
         return run(argv) or 0
     except ModuleNotFoundError as error:
         if error.name not in _TRAIN_MODULES:
             raise
         print(
-            f"mikasa train needs {error.name}, which is not installed: pip install 'mikasa-suite[train]'",
-            file=sys.stderr,
+            f"{command} needs {error.name}, which is not installed: pip install 'mikasa-suite[train]'", file=sys.stderr
         )
         return 2
 

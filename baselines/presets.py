@@ -1,0 +1,83 @@
+"""Hyper-parameters by families of tasks, for ``--preset``. What is not named keeps the default of the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .arguments import ArgumentError
+
+__all__ = ["PRESETS", "Preset", "choose_preset"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values of arguments.
+
+    Args:
+        common: for every algorithm.
+        own: by the name of the algorithm; these win.
+    """
+
+    common: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def values(self, algorithm: str) -> dict[str, Any]:
+        """Those for one algorithm."""
+        return {**self.common, **self.own.get(algorithm, {})}
+
+
+BASE: dict[str, Any] = {
+    "num_envs": 32,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "entropy_coef": 0.01,
+    "learning_rate": 1e-3,
+    "stagger_groups": 1,
+    "eval_every": 50_000,
+}
+
+PRESETS: dict[str, Preset] = {
+    # Robot tasks, observed as numbers: the defaults were chosen on them.
+    "robo-numbers": Preset(),
+    # Robot tasks, observed in pictures: these are slow to draw and large to keep.
+    "robo-pictures": Preset(
+        {"num_envs": 16, "eval_num_envs": 10, "eval_episodes": 50},
+        {"ppo-lstm": {"num_minibatches": 4}},
+    ),
+    # mikasa_base, vectors: short episodes with a reward at their end.
+    "base-diagnostic": Preset(
+        {**BASE, "num_steps": 128, "total_timesteps": 200_000},
+        {"ppo-lstm": {"num_minibatches": 4, "update_epochs": 4}, "ppo-mlp": {"hidden_sizes": (64, 64)}},
+    ),
+    # mikasa_base, pictures.
+    "base-complex": Preset(
+        {**BASE, "num_envs": 16, "num_steps": 256, "learning_rate": 3e-4, "total_timesteps": 2_000_000},
+        {"ppo-lstm": {"num_minibatches": 4, "update_epochs": 4}, "ppo-mlp": {"hidden_sizes": (128,)}},
+    ),
+}
+
+
+def choose_preset(name: str, env_id: str, obs: str | None, algorithm: str) -> dict[str, Any]:
+    """The values of the preset ``name`` for an algorithm; "auto" chooses by the task, "none" is empty.
+
+    Raises ArgumentError, with the names, where there is none of that name.
+    """
+    if name == "none":
+        return {}
+    if name == "auto":
+        name = _fitting(env_id, obs)
+    if name not in PRESETS:
+        raise ArgumentError(f"--preset {name} is not known; use auto, none or one of {', '.join(PRESETS)}")
+    return PRESETS[name].values(algorithm)
+
+
+def _fitting(env_id: str, obs: str | None) -> str:
+    import mikasa_base
+    from mikasa_robo.core.observations import VISUAL
+
+    variant = mikasa_base.VARIANTS.get(env_id)
+    if variant is not None:
+        return f"base-{variant.row.tier}"
+    return "robo-pictures" if set(VISUAL) & set((obs or "").split("+")) else "robo-numbers"

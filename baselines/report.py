@@ -1,0 +1,440 @@
+"""``mikasa report``: a table and learning curves over the runs in some folders.
+
+mikasa report runs/ --out report/
+
+A run counts once it is finished, that is, once it has a final_eval.json. Others are listed with what they lack.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from .intervals import Estimate, aggregate, bootstrap_interval, require_modules, standard_error
+from .plot import read_column, read_progress
+
+__all__ = [
+    "EVALUATION_FORMAT",
+    "METRICS",
+    "Args",
+    "Collection",
+    "Run",
+    "collect",
+    "learning_curve",
+    "main",
+    "write_report",
+]
+
+EVALUATION_FORMAT = "mikasa/eval/1"
+"""The "format" entry of what `mikasa eval` writes."""
+METRICS = ("success_once", "success_at_end", "return", "length")
+"""Means over the episodes of an evaluation: shares of episodes, sum of rewards, control steps."""
+RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
+"""A folder that holds one of these is a run's."""
+PERSONAL = ("seed", "run_dir", "resume", "torch_threads")
+"""Arguments in which runs of one group may well differ."""
+
+Source = Literal["training", "eval"]
+
+
+@dataclass
+class Args:
+    """Make a table and learning curves of training runs and evaluations."""
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders, folders that hold such at any depth, or files that `mikasa eval` wrote."""
+    out: Path = Path("report")
+    """Folder for report.md, runs.csv and curves-*.png; none of them may exist."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished training run, as its last evaluation or `mikasa eval` saw it."""
+
+    path: Path
+    source: Source
+    env_id: str
+    algorithm: str
+    seed: int
+    steps: int  # environment steps of training
+    wall_time: float | None  # s, of training
+    episodes: int
+    scores: dict[str, float]  # by METRICS; nan where the task has no such figure
+    args: dict[str, Any]
+
+
+@dataclass
+class Collection:
+    """What was found: runs that count, and what is wrong with everything else."""
+
+    runs: list[Run] = field(default_factory=list)
+    problems: list[tuple[Path, str]] = field(default_factory=list)
+
+    def groups(self, source: Source) -> dict[tuple[str, str], list[Run]]:
+        """Runs by task and algorithm, sorted by both and by seed."""
+        found: dict[tuple[str, str], list[Run]] = {}
+        for run in sorted(self.runs, key=lambda r: (r.env_id, r.algorithm, r.seed)):
+            if run.source == source:
+                found.setdefault((run.env_id, run.algorithm), []).append(run)
+        return found
+
+
+def collect(paths: Sequence[Path]) -> Collection:
+    """Reads all runs and evaluations at or below ``paths``; raises ``FileNotFoundError`` where one does not exist."""
+    result = Collection()
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} does not exist; name a run folder, a folder of such, or an evaluation's JSON"
+            )
+        if path.is_dir():
+            folders = [path, *sorted(p for p in path.rglob("*") if p.is_dir())]
+            files = sorted(p for folder in folders for p in folder.glob("*.json") if p.name != "final_eval.json")
+        else:
+            folders, files = [], [path]
+        before = len(result.runs) + len(result.problems)
+        for folder in folders:
+            if folder.resolve() not in seen and any(any(folder.glob(name)) for name in RUN_FILES):
+                seen.add(folder.resolve())
+                _read_run(folder, result)
+        for file in files:
+            if file.resolve() not in seen:
+                seen.add(file.resolve())
+                _read_evaluation(file, result, named=file == path)
+        if len(result.runs) + len(result.problems) == before and path.resolve() not in seen:
+            result.problems.append((path, "no run and no evaluation in it"))
+    _drop_repeated(result)
+    return result
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Raises ``ValueError`` that says what is wrong with the file."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return content
+
+
+def _scores(summary: dict[str, Any]) -> dict[str, float]:
+    return {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
+
+
+def _read_run(folder: Path, into: Collection) -> None:
+    file = folder / "final_eval.json"
+    if not file.is_file():
+        into.problems.append((folder, f"unfinished: no final_eval.json; {_how_far(folder)}"))
+        return
+    try:
+        content = _read_json(file)
+        run = Run(
+            path=folder,
+            source="training",
+            env_id=str(content["env_id"]),
+            algorithm=str(content["algorithm"]),
+            seed=int(content["seed"]),
+            steps=int(content["training_steps"]),
+            wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,
+            episodes=int(content["final"]["episodes"]),
+            scores=_scores(content["final"]),
+            args=dict(content.get("args") or {}),
+        )
+    except KeyError as error:
+        into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
+    except (ValueError, TypeError) as error:
+        into.problems.append((folder, f"broken: {error}"))
+    else:
+        into.runs.append(run)
+        try:
+            read_progress(folder)
+        except ValueError as error:
+            into.problems.append((folder, f"counted, but not in the curves: {error}"))
+
+
+def _how_far(folder: Path) -> str:
+    try:
+        last = f"progress.csv ends at step {float(read_progress(folder)[-1]['step']):,.0f}"
+    except (ValueError, KeyError, TypeError):
+        last = "no step in a progress.csv"
+    resume = "can go on with --resume" if any(folder.glob("resume-*.pt")) else "nothing to --resume from"
+    return f"{last}; {resume}"
+
+
+def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
+    """Reads a JSON file of `mikasa eval`; one of another kind is a problem only where the user has ``named`` it."""
+    try:
+        content = _read_json(file)
+        if content.get("format") != EVALUATION_FORMAT:
+            if named:
+                found = content.get("format")
+                into.problems.append((file, f"its format is {found!r}, not {EVALUATION_FORMAT!r}"))
+            return
+        into.runs += [
+            Run(
+                path=file,
+                source="eval",
+                env_id=str(content["env_id"]),
+                algorithm=str(content["algorithm"]),
+                seed=int(entry["seed"]),
+                steps=int(entry["training_steps"]),
+                wall_time=None,
+                episodes=int(content["seeds"]["episodes"]),
+                scores=_scores(entry["summary"]),
+                args=dict(entry["args"]),
+            )
+            for entry in content["runs"]
+        ]
+    except KeyError as error:
+        into.problems.append((file, f"broken: lacks {error}"))
+    except (ValueError, TypeError) as error:
+        into.problems.append((file, f"broken: {error}"))
+
+
+def _drop_repeated(collection: Collection) -> None:
+    """Keeps one of several runs with the same task, algorithm and seed, the longest: they are no independent sample."""
+    kept: dict[tuple[Source, str, str, int], Run] = {}
+    for run in sorted(collection.runs, key=lambda r: (-r.steps, -r.episodes)):
+        first = kept.setdefault((run.source, run.env_id, run.algorithm, run.seed), run)
+        if first is not run:
+            why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is in {first.path} already"
+            collection.problems.append((run.path, why))
+    collection.runs = [run for run in collection.runs if any(run is other for other in kept.values())]
+
+
+def settings_that_differ(runs: Sequence[Run]) -> list[str]:
+    """Names of the arguments, other than seed and folder, in which ``runs`` are not the same."""
+    names = sorted({name for run in runs for name in run.args} - set(PERSONAL))
+    return [name for name in names if len({json.dumps(run.args.get(name)) for run in runs}) > 1]
+
+
+def learning_curve(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[list[float], list[float], list[float]]:
+    """Mean and standard error over runs that were evaluated at steps of their own.
+
+    Args:
+        curves: steps (rising) and values of each run, not empty.
+
+    Returns:
+        All steps that lie in every run's range, the mean there of the linearly interpolated runs, and its standard
+        error (nan for a single run).
+    """
+    first, last = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
+    grid = sorted({step for steps, _ in curves for step in steps if first <= step <= last})
+    columns = np.array([np.interp(grid, steps, values) for steps, values in curves]).T  # (steps, runs)
+    errors = [standard_error(row.tolist()) for row in columns]
+    return grid, [float(row.mean()) for row in columns], [math.nan if e is None else e for e in errors]
+
+
+def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str, path: Path) -> bool:
+    """Draws a panel for each task with a line for each algorithm; False, and no picture, where no run has the figures."""
+    panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
+    for (env_id, algorithm), runs in groups.items():
+        for run in runs:
+            try:
+                rows = read_progress(run.path)
+            except ValueError:  # among the problems already
+                continue
+            # A run without evaluations on its way has the figures of its training episodes.
+            curve = next(
+                (c for c in (read_column(rows, f"{kind}/{metric}") for kind in ("eval", "train")) if len(c[0]) > 1),
+                None,
+            )
+            if curve is not None:
+                panels.setdefault(env_id, {}).setdefault(algorithm, []).append(curve)
+    if not panels:
+        return False
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    columns = min(4, len(panels))
+    rows_of_panels = math.ceil(len(panels) / columns)
+    figure, grid = plt.subplots(
+        rows_of_panels, columns, figsize=(4.5 * columns, 3.4 * rows_of_panels), layout="constrained", squeeze=False
+    )
+    colours = {name: f"C{i}" for i, name in enumerate(sorted({algorithm for _, algorithm in groups}))}
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (env_id, algorithms) in zip(grid.flat, panels.items(), strict=False):
+        for algorithm, curves in algorithms.items():
+            steps, means, errors = learning_curve(curves)
+            label = f"{algorithm} ({len(curves)} {'run' if len(curves) == 1 else 'runs'})"
+            axes.plot(steps, means, color=colours[algorithm], label=label)
+            low, high = np.array(means) - np.array(errors), np.array(means) + np.array(errors)
+            axes.fill_between(steps, low, high, color=colours[algorithm], alpha=0.2, linewidth=0)
+        axes.set(title=env_id, xlabel="environment steps", ylabel=metric.replace("_", " "))
+        if metric.startswith("success"):
+            axes.set_ylim(-0.02, 1.02)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+    return True
+
+
+def _percent(metric: str) -> Callable[[float], str]:
+    return (lambda x: f"{x:.1%}") if metric.startswith("success") else (lambda x: f"{x:.2f}")
+
+
+def _mean_and_error(values: Sequence[float], metric: str) -> str:
+    show = _percent(metric)
+    if any(math.isnan(v) for v in values):
+        return "-"
+    error = standard_error(values)
+    return show(sum(values) / len(values)) + ("" if error is None else f" ± {show(error)}")
+
+
+def _interval(estimate: Estimate | None, metric: str) -> str:
+    show = _percent(metric)
+    return "-" if estimate is None else f"{show(estimate.low)} to {show(estimate.high)}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> list[str]:
+    rule = "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
+    return ["| " + " | ".join(header) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+
+
+def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
+    rows = []
+    for (env_id, algorithm), runs in groups.items():
+        column = {metric: [run.scores[metric] for run in runs] for metric in METRICS}
+        succeeds = not any(map(math.isnan, column["success_once"]))
+        first = "success_once" if succeeds else "return"
+        times = [run.wall_time for run in runs if run.wall_time is not None]
+        rows.append(
+            (
+                f"`{env_id}`",
+                algorithm,
+                str(len(runs)),
+                _span([run.episodes for run in runs]),
+                _span([run.steps for run in runs]),
+                _mean_and_error(column["success_once"], "success_once"),
+                _interval(bootstrap_interval(column[first]), first) + ("" if succeeds else " (return)"),
+                *(_mean_and_error(column[metric], metric) for metric in METRICS[1:]),
+                f"{sum(times) / len(times):,.0f} s" if times else "-",
+            )
+        )
+    header = ("Task", "Algorithm", "Runs", "Episodes", "Env steps", "Success", "95 % interval", "Success at the end")
+    return _table((*header, "Return", "Length", "Wall time"), rows, 2)
+
+
+def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
+    """Mean and interquartile mean of success over the tasks of each algorithm that has more than one."""
+    lines, notes = [], []
+    for algorithm in sorted({name for _, name in groups}):
+        tasks = {env_id: runs for (env_id, name), runs in groups.items() if name == algorithm}
+        scored = {k: r for k, r in tasks.items() if not any(math.isnan(run.scores["success_once"]) for run in r)}
+        counts = {len(runs) for runs in scored.values()}
+        if len(scored) < 2:
+            continue
+        if counts == {1} or len(counts) > 1:
+            reason = (
+                "one run of each"
+                if counts == {1}
+                else f"unequal numbers of runs ({', '.join(map(str, sorted(counts)))})"
+            )
+            notes.append(f"{algorithm}: no figure over its {len(scored)} tasks, as there is {reason}.")
+            continue
+        scores = np.array([[run.scores["success_once"] for run in runs] for runs in scored.values()]).T
+        figures = [f"{e.value:.1%} ({_interval(e, 'success_once')})" for e in aggregate(scores)]
+        lines.append((algorithm, str(len(scored)), str(len(scores)), *figures))
+    if not lines and not notes:
+        return []
+    table = _table(("Algorithm", "Tasks", "Runs of each", "Mean", "Interquartile mean"), lines, 1) if lines else []
+    return ["### Success over all tasks", "", *table, *(note + "\n" for note in notes)]
+
+
+def write_report(collection: Collection, out: Path) -> Path:
+    """Writes report.md, runs.csv and the curves into ``out``; returns the path of report.md.
+
+    Raises:
+        FileExistsError: one of them is there already; nothing has been written.
+        ModuleNotFoundError: rliable or matplotlib is not installed.
+    """
+    training, evaluations = collection.groups("training"), collection.groups("eval")
+    pictures = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
+    report, table = out / "report.md", out / "runs.csv"
+    for path in (report, table, *pictures.values()):
+        if path.exists():
+            raise FileExistsError(f"{path} exists; name another folder with --out, or move that file away")
+    require_modules("report", "rliable", "matplotlib")
+    lines = [
+        "# Report",
+        "",
+        "Mean ± standard error over training runs; a dash where there is none. Intervals: percentile bootstrap "
+        "over runs by rliable (95 %); with as few as three runs they are rough.",
+        "",
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    for title, groups in (("Training runs, final evaluation", training), ("Evaluations by `mikasa eval`", evaluations)):
+        if not groups:
+            continue
+        lines += [f"## {title}", "", *_group_table(groups), *_aggregate_table(groups)]
+        for (env_id, algorithm), runs in groups.items():
+            if differ := settings_that_differ(runs):
+                lines += [
+                    f"Runs of {algorithm} on `{env_id}` differ in {', '.join(differ)}, and are counted together.",
+                    "",
+                ]
+    drawn = [(metric, path) for metric, path in pictures.items() if draw_curves(training, metric, path)]
+    if drawn:
+        lines += ["## Learning curves", "", "Finished runs; the band is ± one standard error over them.", ""]
+        lines += [line for metric, path in drawn for line in (f"![{metric.replace('_', ' ')}]({path.name})", "")]
+    if collection.problems:
+        lines += ["## Not as it should be", "", "Not in the tables, unless said otherwise.", ""]
+        lines += _table(("Path", "What is wrong"), [(f"`{path}`", why) for path, why in collection.problems], 2)
+    if not collection.runs:
+        lines += ["No finished run was found.", ""]
+    with table.open("x", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "source", "env_id", "algorithm", "seed", "steps", "wall_time_s", "episodes", *METRICS))
+        writer.writerows(
+            (r.path, r.source, r.env_id, r.algorithm, r.seed, r.steps, r.wall_time, r.episodes, *r.scores.values())
+            for r in collection.runs
+        )
+    with report.open("x") as file:
+        file.write("\n".join(lines))
+    return report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status: 1 where no finished run was found."""
+    args = tyro.cli(Args, args=argv, prog="mikasa report")
+    if not args.paths:
+        print("no path given; name at least one run folder or evaluation", file=sys.stderr)
+        return 2
+    try:
+        collection = collect(args.paths)
+        report = write_report(collection, args.out)
+    except (FileNotFoundError, FileExistsError, ModuleNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(report.read_text())
+    print(f"written: {report}")
+    return 0 if collection.runs else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,330 @@
+"""How fast PPO trains here, rollout and update together, beside what else one would train with on a CPU.
+
+``python benchmarks/train_speed.py`` trains on RememberColor3-v0 from `state`: PPO-MLP and PPO-LSTM of this project with 64
+environments; the same PPO-MLP with one environment in ManiSkill's own simulation, which is how ManiSkill's PPO example runs
+on a CPU; Stable-Baselines3's PPO and sb3-contrib's RecurrentPPO with one environment (DummyVecEnv), and with 2 and 4
+processes (SubprocVecEnv). All collect as many transitions for an update, cut them into as many minibatches, pass over them
+as often, and have networks of the same sizes. They take turns in every round of one run, so a machine that is busy for
+a while slows all of them down; a ratio is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import itertools
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+import tyro
+from tables import in_markdown, plain, write_csv, write_text
+
+from mikasa_robo.baselines.environments import make_env
+from mikasa_robo.baselines.evaluation import torch_threads
+
+TASK = "RememberColor3-v0"
+GOAL = 5.0
+"""Ours should be so many times as fast as the best of the others."""
+HEADER = ("algorithm", "trained by", "envs", "env-steps/s", "slowest round", "ours is x as fast")
+PIP = "pip install 'mikasa-suite[bench]'"
+
+
+@dataclass
+class Args:
+    """Measures env-steps/s of training: ours, ManiSkill's way with one environment, and Stable-Baselines3."""
+
+    rounds: int = 3
+    """Turns that everyone takes."""
+    rollouts: int = 2
+    """Rollouts with their updates that are measured in a turn; one more comes before, to warm up."""
+    num_envs: int = 64
+    """Environments of ours."""
+    transitions: int = 4096
+    """Of a rollout; a multiple of num_envs, of 4, and of the minibatches (8; PPO-LSTM: its own default)."""
+    torch_threads: int = 1
+    """Torch threads of everybody. On a machine that does other work, more than one makes small networks crawl."""
+    algorithms: tuple[str, ...] = ("ppo-mlp", "ppo-lstm")
+    """Which algorithms."""
+    csv: Path | None = None
+    """Writes the table here as CSV."""
+    markdown: Path | None = None
+    """Writes the table here in Markdown."""
+
+
+@dataclass
+class Contender:
+    """Somebody who trains."""
+
+    algorithm: str
+    name: str
+    envs: int
+    turn: Callable[[], float]  # trains for one turn and returns its env-steps/s
+    rates: list[float] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings and logging of the libraries, for a block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+# ---- ours ---------------------------------------------------------------------------------------------------------------
+
+
+def trainer(algorithm: str) -> Any:
+    """Its module."""
+    return importlib.import_module(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}")
+
+
+def settings(args: Args, algorithm: str, num_envs: int) -> Any:
+    """What ours trains with: its defaults, without what stops an update early or plays other episodes."""
+    return trainer(algorithm).Args(
+        env_id=TASK,
+        obs="state",
+        preset="none",
+        num_envs=num_envs,
+        num_steps=args.transitions // num_envs,
+        total_timesteps=args.transitions * (args.rollouts + 1),
+        target_kl=0.0,
+        train_to_horizon=False,
+        sim_backend="physx_cpu",
+        eval_every=0,
+        checkpoint_every=0,
+        eval_episodes=1,
+        eval_num_envs=1,
+        video=False,
+        torch_threads=args.torch_threads,
+    )
+
+
+def ours(args: Args, algorithm: str, num_envs: int) -> Callable[[], float]:
+    """A turn of ours: a short training run, of which progress.csv tells the time of each rollout and update."""
+
+    def turn() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            chosen = settings(args, algorithm, num_envs)
+            chosen.run_dir = Path(folder) / "run"
+            make = functools.partial(
+                make_env,
+                env_id=TASK,
+                reward_mode=chosen.reward_mode,
+                control_mode=chosen.control_mode,
+                sim_backend=chosen.sim_backend,
+            )
+            trainer(algorithm).train(chosen, make)
+            with (chosen.run_dir / "progress.csv").open(newline="") as file:
+                _, *rows = csv.DictReader(file)
+        return len(rows) * args.transitions / sum(float(row["rollout_s"]) + float(row["update_s"]) for row in rows)
+
+    return turn
+
+
+# ---- Stable-Baselines3 --------------------------------------------------------------------------------------------------
+
+
+class SingleEnv:
+    """Makes one environment of a vector of Stable-Baselines3; picklable, so that a fresh process can do it.
+
+    Args:
+        fresh: whether it will be made in a process of its own.
+    """
+
+    def __init__(self, fresh: bool) -> None:
+        self.fresh = fresh
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        if self.fresh:
+            warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
+            torch.set_num_threads(1)
+        from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
+
+        import mikasa_robo  # noqa: F401  registers the task
+
+        env = gym.make(TASK, num_envs=1, obs_mode="state", reward_mode="normalized_dense", sim_backend="physx_cpu")
+        return CPUGymWrapper(env)
+
+
+def stable_baselines(args: Args, algorithm: str, processes: int, stack: contextlib.ExitStack) -> Callable[[], float]:
+    """A turn of theirs; 0 processes is a DummyVecEnv of one environment."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    class Encoder(BaseFeaturesExtractor):
+        """The layers before the LSTM that ours has."""
+
+        def __init__(self, observation_space: Any, widths: Sequence[int]) -> None:
+            super().__init__(observation_space, widths[-1])
+            sizes = [observation_space.shape[0], *widths]
+            pairs = itertools.pairwise(sizes)
+            self.layers = torch.nn.Sequential(*(m for a, b in pairs for m in (torch.nn.Linear(a, b), torch.nn.Tanh())))
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.layers(obs)
+
+    class Clock(BaseCallback):
+        """Notes when each rollout begins; an update ends where the next one begins."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.begins: list[float] = []
+
+        def _on_rollout_start(self) -> None:
+            self.begins.append(time.perf_counter())
+
+        def _on_step(self) -> bool:
+            return True
+
+    chosen = settings(args, algorithm, args.num_envs)
+    envs = max(1, processes)
+    env = (
+        SubprocVecEnv([SingleEnv(True)] * envs, start_method="spawn") if processes else DummyVecEnv([SingleEnv(False)])
+    )
+    stack.callback(env.close)
+    common: dict[str, Any] = {
+        "n_steps": args.transitions // envs,
+        "batch_size": args.transitions // chosen.num_minibatches,
+        "n_epochs": chosen.update_epochs,
+        "learning_rate": chosen.learning_rate,
+        "gamma": chosen.gamma,
+        "gae_lambda": chosen.gae_lambda,
+        "device": "cpu",
+        "seed": 0,
+    }
+    if algorithm == "ppo-mlp":
+        widths = list(chosen.hidden_sizes)
+        policy: dict[str, Any] = {"net_arch": {"pi": widths, "vf": widths}, "activation_fn": torch.nn.Tanh}
+        model: Any = PPO("MlpPolicy", env, policy_kwargs=policy, **common)
+    else:
+        from sb3_contrib import RecurrentPPO
+
+        heads = list(chosen.head_sizes)
+        policy = {
+            "net_arch": {"pi": heads, "vf": heads},
+            "activation_fn": torch.nn.Tanh,
+            "lstm_hidden_size": chosen.lstm_size,
+            "shared_lstm": True,
+            "enable_critic_lstm": False,
+            "features_extractor_class": Encoder,
+            "features_extractor_kwargs": {"widths": list(chosen.encoder_sizes)},
+        }
+        model = RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=policy, **common)
+
+    def turn() -> float:
+        clock = Clock()
+        model.learn(args.transitions * (args.rollouts + 1), callback=clock, reset_num_timesteps=False)
+        end = time.perf_counter()
+        return args.rollouts * args.transitions / (end - clock.begins[1])
+
+    return turn
+
+
+# ---- the measurement ----------------------------------------------------------------------------------------------------
+
+
+def contenders(args: Args, algorithm: str, stack: contextlib.ExitStack) -> list[Contender]:
+    """Ours first."""
+    theirs = "Stable-Baselines3 PPO" if algorithm == "ppo-mlp" else "sb3-contrib RecurrentPPO"
+    found = [Contender(algorithm, "ours, batched CPU", args.num_envs, ours(args, algorithm, args.num_envs))]
+    if algorithm == "ppo-mlp":
+        name = "ManiSkill, num_envs=1 (the same loop)"
+        found.append(Contender(algorithm, name, 1, ours(args, algorithm, 1)))
+    for processes in (0, 2, 4):
+        kind = f"SubprocVecEnv, {processes} processes" if processes else "DummyVecEnv"
+        turn = stable_baselines(args, algorithm, processes, stack)
+        found.append(Contender(algorithm, f"{theirs}, {kind}", max(1, processes), turn))
+    return found
+
+
+def ratio(first: Contender, other: Contender) -> float:
+    """Median over the rounds of how much faster the first one was."""
+    return statistics.median(a / b for a, b in zip(first.rates, other.rates, strict=True))
+
+
+def table(groups: Sequence[Sequence[Contender]]) -> list[tuple[str, ...]]:
+    """The header and a row for each contender."""
+    rows: list[tuple[str, ...]] = [HEADER]
+    for first, *others in groups:
+        for c in (first, *others):
+            times = f"{ratio(first, c):.2f}"
+            rows.append((c.algorithm, c.name, str(c.envs), f"{max(c.rates):.0f}", f"{min(c.rates):.0f}", times))
+    return rows
+
+
+def verdict(group: Sequence[Contender]) -> str:
+    """Whether ours is fast enough."""
+    first, *others = group
+    least = min(ratio(first, other) for other in others)
+    return (
+        f"{first.algorithm}: {least:.2f} x the best of the others (goal ≥ {GOAL:g}): {'yes' if least >= GOAL else 'NO'}"
+    )
+
+
+def problem(args: Args) -> str | None:
+    """What is wrong with the arguments, and the fix."""
+    for name in ("rounds", "rollouts", "num_envs", "transitions", "torch_threads"):
+        if getattr(args, name) < 1:
+            return f"--{name.replace('_', '-')} {getattr(args, name)} cannot be used; use at least 1"
+    for algorithm in args.algorithms:
+        if algorithm not in ("ppo-mlp", "ppo-lstm"):
+            return f"--algorithms {algorithm} is not known; use ppo-mlp, ppo-lstm"
+    if args.transitions % args.num_envs or args.transitions % 4:
+        return f"--transitions {args.transitions} is not a multiple of --num-envs {args.num_envs} and of 4; use 4096 and 64"
+    return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    missing = [name for name in ("stable_baselines3", "sb3_contrib") if importlib.util.find_spec(name) is None]
+    wrong = f"{' and '.join(missing)} is not installed: {PIP}" if missing else problem(args)
+    if wrong:
+        print(wrong, file=sys.stderr)
+        return 2
+    with quiet(), torch_threads(args.torch_threads), contextlib.ExitStack() as stack:
+        groups = [contenders(args, algorithm, stack) for algorithm in args.algorithms]
+        for i in range(args.rounds):
+            for contender in (c for group in groups for c in group):
+                contender.rates.append(contender.turn())
+                print(f"round {i + 1}: {contender.name} {contender.rates[-1]:.0f} env-steps/s", file=sys.stderr)
+    rows = table(groups)
+    versions = ", ".join(f"{n} {importlib.metadata.version(n)}" for n in ("torch", "mani-skill", "stable-baselines3"))
+    cores = len(os.sched_getaffinity(0))
+    print(
+        f"\n{TASK}, state; rollouts of {args.transitions}; best of {args.rounds} rounds. {cores} cores; {versions}.\n"
+    )
+    print(plain(rows))
+    for group in groups:
+        print(verdict(group))
+    if args.csv is not None:
+        write_csv(args.csv, rows)
+    if args.markdown is not None:
+        write_text(args.markdown, in_markdown(rows, text_columns=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

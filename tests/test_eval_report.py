@@ -1,0 +1,325 @@
+"""`mikasa eval` and `mikasa report`, on short runs in a small task without a simulator and in one of mikasa_base."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_ppo_mlp import ReachEnv, small
+
+from baselines import ppo_lstm, ppo_mlp
+from baselines import report as report_module
+from baselines.arguments import ArgumentError, CommonArgs
+from baselines.checkpoints import CheckpointError
+from baselines.environments import make_gymnasium_env
+from baselines.evaluation_protocol import FIRST_SEED, Args, describe, evaluate_checkpoints
+from baselines.evaluation_protocol import main as eval_main
+from baselines.intervals import aggregate, bootstrap_interval, standard_error
+from baselines.report import collect, learning_curve, write_report
+from baselines.report import main as report_main
+
+Factory = Callable[[int, str | None], Any]
+
+
+def reach(args: CommonArgs) -> Factory:
+    return ReachEnv
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three finished runs, of the seeds 1 to 3."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2, 3):
+        args = small(
+            env_id="RememberColor3-v0",  # known to gym, and never made
+            run_dir=folder / f"seed-{seed}",
+            seed=seed,
+            total_timesteps=1920,
+            eval_every=640,
+            final_eval_seed=FIRST_SEED,
+            torch_threads=1,
+            video=False,
+        )
+        ppo_mlp.train(args, ReachEnv)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a short run with an LSTM in an environment of mikasa_base."""
+    folder = tmp_path_factory.mktemp("recurrent") / "run"
+    args = ppo_lstm.Args(
+        env_id="MemoryLengthEasy-v0",
+        run_dir=folder,
+        total_timesteps=256,
+        num_envs=8,
+        num_steps=16,
+        eval_episodes=5,
+        eval_num_envs=5,
+        torch_threads=1,
+        video=False,
+    )
+    ppo_lstm.train(args, functools.partial(make_gymnasium_env, env_id=args.env_id))
+    return folder / "checkpoint.pt"
+
+
+def checkpoints(runs: Path, *seeds: int) -> tuple[Path, ...]:
+    return tuple(runs / f"seed-{seed}" / "checkpoint.pt" for seed in seeds)
+
+
+def final(runs: Path, seed: int) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((runs / f"seed-{seed}" / "final_eval.json").read_text())
+    return content
+
+
+# ---- mikasa eval --------------------------------------------------------------------------------------------------------
+
+
+def test_the_episodes_are_the_same_whatever_the_number_of_environments(runs: Path, tmp_path: Path) -> None:
+    found = []
+    for num_envs in (7, 25, 100):
+        out = tmp_path / f"{num_envs}.json"
+        evaluate_checkpoints(Args(checkpoints(runs, 1), num_envs=num_envs, out=out), make_factory=reach)
+        found.append(json.loads(out.read_text())["runs"][0]["episodes"])
+    for other in found[1:]:
+        # To a rounding error: a product of matrices may round differently for another number of rows.
+        assert other["returns"] == pytest.approx(found[0]["returns"], rel=1e-5)
+        for name in ("success_once", "success_at_end", "fail_once", "lengths"):
+            assert other[name] == found[0][name]
+    assert len(found[0]["returns"]) == 100
+    assert len(set(found[0]["returns"])) > 50, "different episodes, or the comparison shows little"
+
+
+def test_it_plays_what_the_final_evaluation_of_training_played(runs: Path, tmp_path: Path) -> None:
+    content = evaluate_checkpoints(Args(checkpoints(runs, 2), out=tmp_path / "e.json"), make_factory=reach)
+    (entry,) = content["runs"]
+    for metric in ("success_once", "success_at_end", "return", "length"):
+        assert entry["summary"][metric] == pytest.approx(final(runs, 2)["final"][metric], rel=1e-5)
+    assert entry["seed"] == 2
+    assert entry["training_steps"] == 1920
+    assert content["seeds"] == {"first": 2_000_000, "episodes": 100, "rule": "episode k has the seed first + k"}
+    assert {"command", "versions", "git", "hardware"} <= set(content)
+    told = content["summary"]
+    assert told["over"] == "episodes"
+    assert told["success_once"]["interval"] == "Wilson"
+    assert told["success_once"]["low"] == pytest.approx(entry["summary"]["success_low"])
+    assert told["return"]["low"] < told["return"]["mean"] < told["return"]["high"]
+
+
+def test_the_protocol_of_the_paper(runs: Path, tmp_path: Path) -> None:
+    args = Args(checkpoints(runs, 1, 2, 3), protocol="paper", out=tmp_path / "paper.json")
+    content = evaluate_checkpoints(args, make_factory=reach)
+    assert [len(entry["episodes"]["returns"]) for entry in content["runs"]] == [16, 16, 16]
+    means = [entry["summary"]["return"] for entry in content["runs"]]
+    told = content["summary"]["return"]
+    assert content["summary"]["over"] == "training runs"
+    assert told["mean"] == pytest.approx(statistics.fmean(means))
+    assert told["standard_error"] == pytest.approx(statistics.stdev(means) / math.sqrt(3))
+    assert min(means) <= told["low"] <= told["mean"] <= told["high"] <= max(means)
+    assert f"return: {told['mean']:.2f} ± {told['standard_error']:.2f}" in describe(content)
+
+
+def test_a_policy_with_memory_is_played_in_mikasa_base(recurrent: Path, tmp_path: Path) -> None:
+    found = []
+    for num_envs in (4, 9):
+        out = tmp_path / f"{num_envs}.json"
+        argv = ["--checkpoint", str(recurrent), "--episodes", "9", "--num-envs", str(num_envs), "--out", str(out)]
+        assert eval_main(argv) == 0
+        found.append(json.loads(out.read_text()))
+    first, second = (content["runs"][0]["episodes"] for content in found)
+    assert first["returns"] == second["returns"]
+    assert first["lengths"] == second["lengths"]
+    assert set(first["returns"]) == {-1.0, 1.0}, "both outcomes, or the comparison shows little"
+    assert found[0]["algorithm"] == "ppo-lstm"
+    assert "success_once" not in found[0]["summary"], "MemoryLength tells no success"
+    assert found[0]["command"].startswith("mikasa eval --checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": (1, 2), "protocol": "paper"}, r"--checkpoint names 2: --protocol paper takes 3"),
+        ({"seeds": (1, 2, 3), "protocol": "paper", "episodes": 100}, r"--episodes 100: --protocol paper plays 16"),
+        ({"seeds": (1, 1)}, r"both trained with the seed 1"),
+        ({"seeds": ()}, r"--checkpoint names no file"),
+        ({"seeds": (1,), "episodes": 0}, r"--episodes 0 .* at least 1"),
+        ({"seeds": (1,), "num_envs": 0}, r"--num-envs 0 .* at least 1"),
+        ({"seeds": (1,), "out": Path("nowhere/e.json")}, r"there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    changes: dict[str, Any], message: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = Args(checkpoints(runs, *changes.pop("seeds")), **changes)
+    with pytest.raises(ArgumentError, match=message):
+        evaluate_checkpoints(args, make_factory=reach)
+    assert not list(tmp_path.iterdir())
+
+
+def test_different_tasks_are_not_averaged(runs: Path, recurrent: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"is of RememberColor3-v0 and .* of MemoryLengthEasy-v0"):
+        evaluate_checkpoints(Args((*checkpoints(runs, 1), recurrent), out=tmp_path / "e.json"), make_factory=reach)
+
+
+def test_no_file_is_overwritten_and_no_code_is_run(runs: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "mine.json"
+    kept.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"mine.json exists; name another"):
+        evaluate_checkpoints(Args(checkpoints(runs, 1), out=kept), make_factory=reach)
+    with pytest.raises(CheckpointError, match=r"mine.json is not a checkpoint"):
+        evaluate_checkpoints(Args((kept,), out=tmp_path / "e.json"), make_factory=reach)
+    assert kept.read_text() == "mine"
+    assert eval_main(["--checkpoint", str(tmp_path / "nothing.pt"), "--out", str(tmp_path / "e.json")]) == 2
+
+
+# ---- mikasa report ------------------------------------------------------------------------------------------------------
+
+
+def cells(report: Path, start: str) -> list[str]:
+    """Those of the one row of a table that starts so."""
+    (line,) = (line for line in report.read_text().splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_report_of_three_runs(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report"
+    assert report_main([str(runs), "--out", str(out)]) == 0
+    row = cells(out / "report.md", "`RememberColor3-v0`")
+    returns = [final(runs, seed)["final"]["return"] for seed in (1, 2, 3)]
+    assert row[:5] == ["`RememberColor3-v0`", "ppo-mlp", "3", "100", "1,920"]
+    assert row[8] == f"{statistics.fmean(returns):.2f} ± {statistics.stdev(returns) / math.sqrt(3):.2f}"
+    with (out / "runs.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [float(line["return"]) for line in sorted(table, key=lambda line: line["seed"])] == pytest.approx(returns)
+    for name in ("curves-success.png", "curves-return.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+        assert name in (out / "report.md").read_text()
+    assert "Not as it should be" not in (out / "report.md").read_text()
+    assert report_main([str(runs), "--out", str(out)]) == 2
+    assert "report.md exists" in capsys.readouterr().err
+
+
+def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, tmp_path: Path) -> None:
+    for name in ("whole", "unfinished", "torn", "lacking", "curveless", "twin"):
+        shutil.copytree(runs / ("seed-2" if name == "whole" else "seed-1"), tmp_path / "runs" / name)
+    (tmp_path / "runs" / "unfinished" / "final_eval.json").unlink()
+    (tmp_path / "runs" / "torn" / "final_eval.json").write_text('{"env_id": "Rem')
+    content = final(runs, 1)
+    del content["seed"]
+    (tmp_path / "runs" / "lacking" / "final_eval.json").write_text(json.dumps(content))
+    (tmp_path / "runs" / "curveless" / "progress.csv").unlink()
+    (tmp_path / "runs" / "other.json").write_text("{}")
+    collection = collect([tmp_path / "runs", tmp_path / "runs" / "other.json", tmp_path / "runs" / "whole"])
+    assert sorted(run.seed for run in collection.runs) == [1, 2]
+    problems = {path.name: why for path, why in collection.problems}
+    assert "no final_eval.json; progress.csv ends at step 1,920; can go on with --resume" in problems["unfinished"]
+    assert "final_eval.json cannot be read" in problems["torn"]
+    assert "lacks 'seed'" in problems["lacking"]
+    assert "not in the curves" in problems["curveless"]
+    assert "not counted: RememberColor3-v0, ppo-mlp, seed 1" in problems["twin"]
+    assert "other.json" not in problems, "a JSON file of something else is nobody's business, unless it is named"
+    assert (
+        "its format is None" in dict(collect([tmp_path / "runs" / "other.json"]).problems)[tmp_path / "runs/other.json"]
+    )
+    report = write_report(collection, tmp_path / "report")
+    for name, why in problems.items():
+        assert cells(report, f"`{tmp_path / 'runs' / name}`")[1] == why
+
+
+def test_evaluations_stand_beside_the_training_runs(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "paper.json"
+    args = Args(checkpoints(runs, 1, 2, 3), protocol="paper", out=file)
+    told = evaluate_checkpoints(args, make_factory=reach)["summary"]["return"]
+    report = write_report(collect([file]), tmp_path / "report")
+    row = cells(report, "`RememberColor3-v0`")
+    assert row[2:4] == ["3", "16"]
+    assert row[8] == f"{told['mean']:.2f} ± {told['standard_error']:.2f}"
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.md", "runs.csv"]
+
+
+def test_a_report_says_in_what_runs_differ_and_what_cannot_be_averaged(runs: Path, tmp_path: Path) -> None:
+    for seed, (env_id, rate) in enumerate([("A-v0", 1e-3), ("A-v0", 1e-4), ("B-v0", 1e-3), ("B-v0", 1e-3)]):
+        folder = tmp_path / "runs" / str(seed)
+        shutil.copytree(runs / "seed-1", folder)
+        content = final(runs, 1) | {"env_id": env_id, "seed": seed}
+        content["args"] |= {"learning_rate": rate, "seed": seed}
+        content["final"] |= {"success_once": seed / 4}
+        (folder / "final_eval.json").write_text(json.dumps(content))
+    collection = collect([tmp_path / "runs"])
+    text = write_report(collection, tmp_path / "report").read_text()
+    assert "Runs of ppo-mlp on `A-v0` differ in learning_rate, and are counted together." in text
+    assert "on `B-v0` differ" not in text
+    row = cells(tmp_path / "report" / "report.md", "ppo-mlp | 2")
+    assert row[2] == "2"
+    assert row[3].startswith("37.5%")  # the mean of 0, 1/4, 1/2, 3/4
+    collection.runs = [run for run in collection.runs if run.seed]
+    text = write_report(collection, tmp_path / "fewer").read_text()
+    assert "no figure over its 2 tasks, as there is unequal numbers of runs (1, 2)" in text
+
+
+def test_nothing_found_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert report_main([str(tmp_path / "empty"), "--out", str(tmp_path / "report")]) == 1
+    assert "no run and no evaluation in it" in capsys.readouterr().out
+    assert report_main([str(tmp_path / "nowhere"), "--out", str(tmp_path / "other")]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err
+
+
+def test_a_learning_curve_is_the_mean_of_interpolated_runs() -> None:
+    steps, means, errors = learning_curve([([10, 20, 40], [0.0, 1.0, 1.0]), ([5, 15, 30], [0.0, 1.0, 0.0])])
+    assert steps == [10, 15, 20, 30], "all steps between the latest first and the earliest last one"
+    # at 10: 0 and 1/2; at 15: 1/2 and 1; at 20: 1 and 2/3; at 30: 1 and 0
+    assert means == pytest.approx([1 / 4, 3 / 4, 5 / 6, 1 / 2])
+    # of two numbers it is half their difference
+    assert errors == pytest.approx([1 / 4, 1 / 4, 1 / 6, 1 / 2])
+    assert math.isnan(learning_curve([([1, 2], [0.0, 1.0])])[2][0])
+
+
+def test_intervals() -> None:
+    values = np.random.default_rng(0).normal(5.0, 2.0, 200).tolist()
+    error = standard_error(values)
+    interval = bootstrap_interval(values)
+    assert error is not None
+    assert interval is not None
+    # The bootstrap of a mean of 200 numbers is nearly normal; 2000 resamples tell a quantile to about 5 %.
+    assert interval.low == pytest.approx(interval.value - 1.96 * error, abs=0.15 * error)
+    assert interval.high == pytest.approx(interval.value + 1.96 * error, abs=0.15 * error)
+    assert bootstrap_interval(values) == interval
+    assert bootstrap_interval([1.0]) is None
+    assert standard_error([1.0]) is None
+    # Runs are resampled within a task: tasks that no seed matters to leave no doubt, however much they differ.
+    mean, middle = aggregate(np.array([[0.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.5, 1.0]]))
+    assert (mean.low, mean.value, mean.high) == pytest.approx((0.375,) * 3)
+    assert middle.value == pytest.approx(0.25)  # of the middle half: 0, 0, 1/2, 1/2
+    with pytest.raises(ValueError, match=r"hold 1 runs; give at least 2"):
+        aggregate(np.ones((1, 3)))
+
+
+def test_the_generator_of_numpy_is_left_as_it_was() -> None:
+    np.random.seed(7)  # noqa: NPY002
+    expected = np.random.random(3)  # noqa: NPY002
+    np.random.seed(7)  # noqa: NPY002
+    bootstrap_interval([1.0, 2.0, 3.0])
+    assert np.random.random(3).tolist() == expected.tolist()  # noqa: NPY002
+
+
+def test_a_missing_rliable_is_named_with_the_extra(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(extra: str, *names: str) -> None:
+        raise ModuleNotFoundError(f"pip install 'mikasa-suite[{extra}]'")
+
+    monkeypatch.setattr(report_module, "require_modules", missing)
+    assert report_main([str(runs), "--out", str(tmp_path / "report")]) == 2
+    assert "mikasa-suite[report]" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

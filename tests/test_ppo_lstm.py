@@ -1,0 +1,530 @@
+"""PPO-LSTM: that memory is kept, replayed and forgotten where it should be, and what observations and actions it takes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from sim_helpers import ROOT
+from torch import Tensor
+
+from baselines import ppo_lstm, ppo_mlp
+from baselines.advantages import compute_gae
+from baselines.arguments import ArgumentError, CommonArgs
+from baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy, save_policy
+from baselines.distributions import Categoricals
+from baselines.environments import GymnasiumVectorEnv, make_gymnasium_env, stagger
+from baselines.evaluation import evaluate
+from baselines.loggers import EpisodeStats
+from baselines.networks import Encoder, RecurrentActorCritic
+from baselines.presets import PRESETS, choose_preset
+from baselines.spaces import ActionLayout, ObservationLayout, map_obs
+from baselines.team import Team
+from baselines.training import Setting
+from mikasa_robo import cli
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class ClockEnv(gym.Env[Any, Any]):
+    """Episodes of 2 to 7 steps that terminate or, if even, are truncated; shows the step, a picture and a symbol."""
+
+    ACTIONS: dict[str, gym.Space[Any]] = {  # noqa: RUF012  a table
+        "discrete": gym.spaces.Discrete(3, start=2),
+        "multi-discrete": gym.spaces.MultiDiscrete([2, 3]),
+        "continuous": gym.spaces.Box(np.array([0, -2], np.float32), np.array([1, 4], np.float32)),
+    }
+
+    def __init__(self, actions: str = "discrete", simple: bool = False) -> None:
+        self.simple = simple
+        vector = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.observation_space = (
+            vector
+            if simple
+            else gym.spaces.Dict(
+                vector=vector,
+                picture=gym.spaces.Box(0, 255, (16, 18, 3), np.uint8),
+                small=gym.spaces.Box(0, 255, (2, 2, 1), np.uint8),
+                symbols=gym.spaces.Tuple([gym.spaces.Discrete(3, start=-1), gym.spaces.MultiDiscrete([2, 4])]),
+            )
+        )
+        self.action_space = self.ACTIONS[actions]
+
+    def _obs(self) -> Any:
+        vector = np.array([self.t, self.length, self.np_random.normal()], np.float32)
+        if self.simple:
+            return vector
+        return {
+            "vector": vector,
+            "picture": np.full((16, 18, 3), 30 * self.t, np.uint8),
+            "small": np.full((2, 2, 1), 255, np.uint8),
+            "symbols": (self.t % 3 - 1, np.array([self.t % 2, self.t % 4])),
+        }
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.length = 0, int(self.np_random.integers(2, 8))
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.t += 1
+        over, even = self.t >= self.length, self.length % 2 == 0
+        reward = float(np.sum(action)) + self.t
+        info = {"success": self.length > 4} if over else {}
+        return self._obs(), reward, over and not even, over and even, info
+
+
+def clocks(n: int, actions: str = "discrete", simple: bool = False) -> GymnasiumVectorEnv:
+    """N of these in the form that the baselines take."""
+    single = [lambda: ClockEnv(actions, simple) for _ in range(n)]
+    return GymnasiumVectorEnv(SyncVectorEnv(single, autoreset_mode=AutoresetMode.SAME_STEP), horizon=7)
+
+
+def policy_for(env: GymnasiumVectorEnv, seed: int = 0) -> RecurrentActorCritic:
+    """A small policy with weights of some size, so that a difference shows."""
+    torch.manual_seed(seed)
+    layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
+    policy = RecurrentActorCritic(layout, action, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
+    with torch.no_grad():
+        for parameter in policy.actor.parameters():
+            parameter.normal_(std=0.5)
+    return policy
+
+
+def play(
+    env: GymnasiumVectorEnv, policy: RecurrentActorCritic, steps: list[int], groups: int = 3
+) -> list[ppo_lstm.Rollout]:
+    """Rollouts of these lengths, each from where the last one ended."""
+    generator = torch.Generator().manual_seed(1)
+    args = ppo_lstm.Args(num_envs=env.num_envs, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
+    setting = Setting(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, Team())
+    learner = ppo_lstm.Learner(args, setting)
+    learner.policy = policy
+    obs, _ = env.reset(seed=5)
+    learner.begin(torch.ones(env.num_envs, dtype=torch.bool))
+    obs, seen = stagger(env, learner.explore, obs, groups, 7, learner.begin)
+    policy.update_normalizer(seen)
+    batches = []
+    for count in steps:
+        args.num_steps = count
+        batches.append(learner.rollout(env, obs, EpisodeStats()))
+        obs = batches[-1].last_obs
+    return batches
+
+
+@pytest.mark.parametrize("actions", list(ClockEnv.ACTIONS))
+def test_a_replayed_rollout_gives_what_was_recorded(actions: str) -> None:
+    env = clocks(6, actions)
+    policy = policy_for(env)
+    _, batch = play(env, policy, [9, 20])
+    assert batch.starts[1:].any(dim=1).sum() >= 10, "episodes of different lengths begin all the time"
+    assert batch.memory.abs().max() > 0.01, "the rollout begins with what was remembered"
+    for envs in (torch.arange(6), torch.tensor([4, 1])):
+        obs = map_obs(lambda x: x[:, envs], policy.normalize(batch.obs))  # noqa: B023
+        distribution, values, memory = policy.replay(obs, batch.memory[:, envs], batch.starts[:, envs])
+        close: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
+        torch.testing.assert_close(distribution.log_prob(batch.actions[:, envs]), batch.log_probs[:, envs], **close)
+        torch.testing.assert_close(values, batch.values[:, envs], **close)
+        torch.testing.assert_close(memory, batch.last_memory[:, envs], **close)
+
+
+def test_an_update_starts_from_what_was_recorded() -> None:
+    """In the first minibatch the policy has not moved: ratios are 1, and the value loss is that of the recorded values."""
+    env = clocks(6)
+    policy = policy_for(env)
+    _, batch = play(env, policy, [9, 20])
+    args = ppo_lstm.Args(num_envs=6, num_steps=20, num_minibatches=1, update_epochs=1)
+    optimizer = torch.optim.Adam(policy.parameters())
+    before = [parameter.clone() for parameter in policy.parameters()]
+    row = ppo_lstm.update(policy, optimizer, batch, args, torch.Generator())
+    assert any(not torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+    assert abs(row["loss/approx_kl"]) < 1e-7
+    assert row["loss/clip_fraction"] == 0.0
+    advantages, _ = compute_gae(
+        batch.rewards,
+        batch.values,
+        batch.last_value,
+        batch.final_values,
+        batch.terminated,
+        batch.truncated,
+        args.gamma,
+        args.gae_lambda,
+    )
+    assert row["loss/value"] == pytest.approx(0.5 * advantages.square().mean().item(), rel=1e-5)
+
+
+def test_a_rollout_cut_in_two_equals_one_that_is_not() -> None:
+    (whole,) = play(clocks(5), policy_for(clocks(5)), [24])
+    first, second = play(clocks(5), policy_for(clocks(5)), [10, 14])
+    assert not first.last_starts.all(), "the cut goes through episodes"
+    for name in ("starts", "actions", "log_probs", "values", "rewards", "final_values"):
+        torch.testing.assert_close(torch.cat([getattr(first, name), getattr(second, name)]), getattr(whole, name))
+    torch.testing.assert_close(first.last_value, whole.values[10])
+    torch.testing.assert_close(second.last_memory, whole.last_memory)
+
+
+def test_starts_are_where_the_clock_reads_zero() -> None:
+    for batch in play(clocks(7), policy_for(clocks(7)), [5, 20]):
+        assert isinstance(batch.obs, dict)
+        assert torch.equal(batch.starts, batch.obs["vector"][..., 0] == 0)
+
+
+def test_the_gradient_through_time_stops_where_an_episode_begins() -> None:
+    policy = policy_for(clocks(1, simple=True))
+    obs = torch.randn(6, 1, 3, requires_grad=True)
+    starts = torch.tensor([[False], [False], [True], [False], [False], [False]])
+    memory = torch.randn(2, 1, 8, requires_grad=True)
+    _, values, _ = policy.replay(obs, memory, starts)
+    before, of_memory = torch.autograd.grad(values[1].sum(), [obs, memory], retain_graph=True)
+    assert (before.abs().sum(dim=(1, 2)) > 0).tolist() == [True, True, False, False, False, False]
+    assert of_memory.abs().sum() > 0
+    after, none = torch.autograd.grad(values[5].sum(), [obs, memory])
+    assert (after.abs().sum(dim=(1, 2)) > 0).tolist() == [False, False, True, True, True, True]
+    assert none.abs().sum() == 0
+
+
+def test_a_truncated_episode_bootstraps_from_its_last_observation_with_the_memory_it_had() -> None:
+    env = clocks(6, simple=True)
+    policy = policy_for(env)
+    (batch,) = play(env, policy, [20])
+    obs = batch.obs
+    assert isinstance(obs, Tensor)
+    cut = batch.truncated.nonzero()
+    assert len(cut) > 5
+    assert torch.equal(batch.final_values != 0, batch.truncated)
+    # Seen once more by the side: the episode's own observations, one after another, then the last, which no row holds.
+    told: dict[tuple[int, int], Tensor] = {}
+    env.reset(seed=5)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        again = clocks(6, simple=True)
+        first, _ = again.reset(seed=5)
+        learner_obs, _ = _staggered(again, policy, first, generator)
+        assert torch.equal(learner_obs, obs[0])
+        for t in range(20):
+            _, _, _, cuts, info = again.step(batch.actions[t])
+            for i in cuts.nonzero().squeeze(1).tolist():
+                told[t, i] = info["final_observation"][i]
+        checked = 0
+        for t, i in cut.tolist():
+            began = [s for s in range(t + 1) if batch.starts[s, i]]
+            if not began:
+                continue
+            memory = policy.empty_memory(1)
+            no = torch.tensor([False])
+            for s in range(began[-1], t + 1):
+                _, _, memory = policy.step(obs[s, i][None], memory, no)
+            kept = policy.step(told[t, i][None], memory, no)[1].item()
+            wiped = policy.step(told[t, i][None], policy.empty_memory(1), no)[1].item()
+            assert batch.final_values[t, i].item() == pytest.approx(kept, abs=1e-5)
+            assert abs(kept - wiped) > 1e-4, "or the comparison shows nothing"
+            checked += 1
+    assert checked > 3
+    # ... and the advantage is made of it.
+    advantages, _ = compute_gae(
+        batch.rewards, batch.values, batch.last_value, batch.final_values, batch.terminated, batch.truncated, 0.9, 0.8
+    )
+    expected = batch.rewards + 0.9 * batch.final_values - batch.values
+    torch.testing.assert_close(advantages[batch.truncated], expected[batch.truncated])
+
+
+def _staggered(
+    env: GymnasiumVectorEnv, policy: RecurrentActorCritic, obs: Any, generator: torch.Generator
+) -> tuple[Any, Any]:
+    """The same uncounted steps as those of `play`: its learner draws from a generator of the same seed."""
+    args = ppo_lstm.Args(num_envs=env.num_envs, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
+    setting = Setting(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, Team())
+    learner = ppo_lstm.Learner(args, setting)
+    normalizer, policy.normalizer = policy.normalizer, None  # it had seen nothing then: mean 0, variance 1
+    learner.policy = policy
+    learner.begin(torch.ones(env.num_envs, dtype=torch.bool))
+    result = stagger(env, learner.explore, obs, 3, 7, learner.begin)
+    policy.normalizer = normalizer
+    return result
+
+
+def test_a_player_forgets_at_begin_only() -> None:
+    policy = policy_for(clocks(4, "continuous", simple=True))
+    player = ppo_lstm.Player(policy)
+    obs = torch.randn(4, 3)
+    first = player.act(obs)
+    second = player.act(obs)
+    player.begin()
+    assert torch.equal(player.act(obs), first)
+    assert not torch.equal(second, first)
+
+
+# ---------------------------------------------------------------------- observations and actions
+def test_mixed_observations_become_one_vector_and_pictures() -> None:
+    env = clocks(3)
+    obs, _ = env.reset(seed=0)
+    assert isinstance(obs, dict)
+    assert list(obs) == ["vector", "picture", "small", "symbols.0", "symbols.1"]
+    torch.manual_seed(0)
+    encoder = Encoder(ObservationLayout.of(env.single_observation_space), normalize_obs=True)
+    ready = encoder.normalize(obs)
+    assert isinstance(ready, dict)
+    assert ready["picture"].dtype == torch.uint8, "pictures stay bytes until they are encoded"
+    numbers = ready["all numbers"]
+    assert numbers.shape == (3, 3 + 4 + 3 + 2 + 4)
+    assert numbers[:, 3:7].eq(1.0).all(), "255 of 255"
+    assert numbers[0, 7:].tolist() == [1, 0, 0, 1, 0, 1, 0, 0, 0]  # symbols -1, 0 and 0 as one-hot codes
+    features = encoder.encode(ready)
+    brighter = encoder.encode({**ready, "picture": ready["picture"] + 200})
+    assert features.shape == (3, encoder.features)
+    assert not torch.equal(features, brighter)
+    layout = ObservationLayout.of(env.single_observation_space)
+    assert ObservationLayout.parse(json.loads(json.dumps(layout.plain()))) == layout
+    with pytest.raises(ValueError, match=r"'a' is a Text"):
+        ObservationLayout.of(gym.spaces.Dict(a=gym.spaces.Text(3)))
+
+
+def test_actions_reach_the_environment_within_their_space() -> None:
+    env = clocks(2, "continuous", simple=True)
+    env.reset(seed=0)
+    _, reward, *_ = env.step(torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+    assert (reward - 1).tolist() == [0 - 2, 1 + 4], "-1 and 1 are the bounds"
+    env = clocks(2, "discrete", simple=True)
+    env.reset(seed=0)
+    assert (env.step(torch.tensor([[0], [2]]))[1] - 1).tolist() == [2, 4]  # the space starts at 2
+
+
+def test_categorical_samples_have_their_frequencies_and_probabilities() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, generator=generator)
+    distribution = Categoricals(logits.expand(20_000, 5), (2, 3))
+    actions = distribution.sample(torch.rand(20_000, 2, generator=generator))
+    expected = torch.stack([logits[:2].softmax(0)[i] * logits[2:].softmax(0)[j] for i in range(2) for j in range(3)])
+    found = torch.bincount(actions[:, 0] * 3 + actions[:, 1], minlength=6) / 20_000
+    torch.testing.assert_close(found, expected, atol=0.015, rtol=0)  # four standard deviations
+    every = torch.tensor([[i, j] for i in range(2) for j in range(3)])
+    one = Categoricals(logits.expand(6, 5), (2, 3))
+    torch.testing.assert_close(one.log_prob(every).exp(), expected)
+    torch.testing.assert_close(one.entropy()[0], -(expected * expected.log()).sum())
+    assert Categoricals(torch.zeros(1, 3), (3,)).sample(torch.tensor([[1.0 - 1e-8]])).item() == 2
+
+
+def test_the_adapter_tells_of_the_episode_that_ended() -> None:
+    env = clocks(8, simple=True)
+    obs, _ = env.reset(seed=3)
+    assert isinstance(obs, Tensor)
+    lengths, returns = obs[:, 1].clone(), torch.zeros(8)
+    ended = 0
+    for _ in range(12):
+        obs, reward, ends, cuts, info = env.step(torch.zeros(8, 1, dtype=torch.long))
+        assert isinstance(obs, Tensor)
+        returns += reward
+        over = ends | cuts
+        for i in over.nonzero().squeeze(1).tolist():
+            assert info["final_observation"][i, :2].tolist() == [lengths[i], lengths[i]]
+            assert info["episode"]["episode_len"][i] == lengths[i]
+            assert info["episode"]["return"][i] == returns[i]
+            assert info["success"][i] == (lengths[i] > 4)
+            assert bool(cuts[i]) == (lengths[i] % 2 == 0)
+            lengths[i], returns[i] = obs[i, 1], 0.0
+            ended += 1
+        assert (obs[over, 0] == 0).all()
+    assert ended > 10
+    with pytest.raises(ValueError, match="SAME_STEP"):
+        GymnasiumVectorEnv(SyncVectorEnv([ClockEnv]), 7)
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["MemoryLengthEasy-v0", "MemoryCardsEasy-v0", "NumpadContinuousEasy-v0", "MortarMayhemEasy-v0", "CartPole-v1"],
+)
+@pytest.mark.parametrize("module", [ppo_mlp, ppo_lstm])
+def test_any_small_environment_trains_through_the_command_line(module: Any, env_id: str, tmp_path: Path) -> None:
+    """Vectors, discrete ones, continuous actions, pictures, and an environment of Gymnasium's own."""
+    steps = 24 if env_id.startswith("Mortar") else 64
+    argv = f"--env-id {env_id} --preset none --num-envs 2 --num-steps {steps // 2} --total-timesteps {steps} --no-video"
+    more = (
+        "--num-minibatches 2 --update-epochs 1 --eval-episodes 2 --eval-num-envs 2 --stagger-groups 2 --torch-threads 1"
+    )
+    assert module.main([*argv.split(), *more.split(), "--run-dir", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "run" / "final_eval.json").read_text())
+    assert result["training_steps"] == steps
+    assert np.isfinite(result["final"]["return"])
+    assert 1 <= result["final"]["length"] <= 500
+    load = load_policy if module is ppo_mlp else load_recurrent_policy
+    policy: Any = load(tmp_path / "run" / "checkpoint.pt")
+    env = make_gymnasium_env(2, None, env_id=env_id)
+    act, begin = (policy.act, lambda: None) if module is ppo_mlp else _player(policy)
+    played = evaluate(act, env, episodes=2, first_seed=2_000_000, device=CPU, begin=begin)
+    assert played.summary()["return"] == result["final"]["return"], "what was evaluated is what was saved"
+
+
+def _player(policy: RecurrentActorCritic) -> tuple[Any, Any]:
+    player = ppo_lstm.Player(policy)
+    return player.act, player.begin
+
+
+def test_a_policy_of_the_other_kind_is_refused(tmp_path: Path) -> None:
+    save_policy(tmp_path / "lstm.pt", policy_for(clocks(1)), env_id="Clock", step=0, args={})
+    with pytest.raises(
+        CheckpointError, match=r"lstm\.pt has the format 'mikasa/ppo-lstm/1', expected 'mikasa/ppo-mlp/1'"
+    ):
+        load_policy(tmp_path / "lstm.pt")
+    loaded = load_recurrent_policy(tmp_path / "lstm.pt")
+    obs, _ = clocks(4).reset(seed=0)
+    assert torch.equal(ppo_lstm.Player(loaded).act(obs), ppo_lstm.Player(policy_for(clocks(1))).act(obs))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--num-envs 12 --num-minibatches 5", r"--num-minibatches 5 .* environments, 12; use 4"),
+        ("--lstm-size 0", "--lstm-size 0 .* at least 1"),
+        ("--encoder-sizes 0", r"--encoder-sizes \(0,\) .* at least 1"),
+        ("--preset mine", "--preset mine is not known; use auto, none or one of robo-numbers"),
+        ("--env-id MemoryLengthEasy-v0 --obs rgb", "--obs rgb is for robot tasks; .* leave it out"),
+        ("--env-id RememberColor3-v0 --obs state_dict", "--obs state_dict gives nested observations"),
+        ("--env-id RememberColor3-v0 --obs objekts", "cannot make --env-id RememberColor3-v0: .*objekts"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_nothing_is_made(
+    argv: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ppo_lstm.main(argv.split()) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "ppo-lstm", "--help"])
+    assert end.value.code == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for field in dataclasses.fields(ppo_lstm.Args):
+        _, told, after = text.partition(f"--{field.name.replace('_', '-')} ")
+        assert told, field.name
+        # between an option and the next one there is more than its type and its default
+        assert re.match(r"[^.]*?[A-Z][a-z]+[^.]* [a-z]+", after.split(" --")[0]), field.name
+
+
+# ---------------------------------------------------------------------- presets
+@pytest.mark.parametrize("args_type", [ppo_mlp.Args, ppo_lstm.Args])
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_preset_can_be_used(name: str, args_type: type[CommonArgs]) -> None:
+    args_type(**choose_preset(name, "RememberColor3-v0", None, args_type.algorithm)).check()
+
+
+def test_auto_chooses_the_preset_by_the_task() -> None:
+    def chosen(env_id: str, obs: str | None = None) -> dict[str, Any]:
+        return choose_preset("auto", env_id, obs, "ppo-mlp")
+
+    assert chosen("RememberColor3-v0") == {}, "PPO-MLP on state keeps its defaults"
+    assert chosen("RememberColor3-v0", "rgb+joints") == PRESETS["robo-pictures"].values("ppo-mlp")
+    assert chosen("MemoryLengthEasy-v0") == PRESETS["base-diagnostic"].values("ppo-mlp")
+    assert chosen("BalletEasy-v0") == PRESETS["base-complex"].values("ppo-mlp")
+    with pytest.raises(ArgumentError, match="--preset x is not known"):
+        choose_preset("x", "", None, "ppo-mlp")
+
+
+# ---------------------------------------------------------------------- several processes
+TEAM_SCRIPT = """
+import sys, torch
+from baselines import ppo_lstm, ppo_mlp
+from baselines.environments import make_gymnasium_env
+from baselines.team import join_team
+from test_ppo_lstm import clocks
+torch.set_num_threads(1)
+with join_team() as team:
+    for module in (ppo_mlp, ppo_lstm):
+        args = module.Args(
+            env_id="Clock", num_envs=int(sys.argv[2]), num_steps=12, num_minibatches=2, update_epochs=2, target_kl=0.0,
+            total_timesteps=96, stagger_groups=2, eval_every=0, eval_episodes=2, eval_num_envs=2, video=False,
+            run_dir=__import__("pathlib").Path(sys.argv[1]) / module.Args.algorithm, torch_threads=1, max_grad_norm=1e9,
+        )
+        module.train(args, lambda n, render_mode: clocks(n), team=team)
+"""
+
+
+def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path: Path) -> None:
+    """The gradients of all steps are alike, or the weights that they led to would not be."""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    script = tmp_path / "script.py"
+    script.write_text(TEAM_SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for command, name, n in (([sys.executable], "one", 4), (torchrun, "two", 2)):
+        done = subprocess.run(
+            [*command, str(script), str(tmp_path / name), str(n)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+    for algorithm, load in (("ppo-mlp", load_policy), ("ppo-lstm", load_recurrent_policy)):
+        one, two = (load(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
+        for name, value in one.items():
+            torch.testing.assert_close(two[name], value, atol=1e-5, rtol=1e-5, msg=lambda m: f"{algorithm} {name}: {m}")  # noqa: B023
+        with (tmp_path / "two" / algorithm / "progress.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [float(row["step"]) for row in rows] == [48.0, 96.0], "one process writes"
+        with (tmp_path / "one" / algorithm / "progress.csv").open() as file:
+            for row, other in zip(rows, csv.DictReader(file), strict=True):
+                assert float(row["loss/value"]) == pytest.approx(float(other["loss/value"]), rel=1e-4)
+
+
+# ---------------------------------------------------------------------- learning
+@pytest.mark.slow
+def test_memory_is_what_it_learns_with(tmp_path: Path) -> None:
+    """A bit has to be kept for three steps: with memory the return is near 1, without it near 0."""
+    returns = {}
+    for module, extra in ((ppo_lstm, ["--lstm-size", "32"]), (ppo_mlp, [])):
+        run_dir = tmp_path / module.Args.algorithm
+        argv = "--env-id MemoryShort-v0 --preset base-diagnostic --num-steps 32 --total-timesteps 16384 --eval-every 0"
+        gym.register("MemoryShort-v0", "mikasa_base.envs.memory_length:MemoryLength", kwargs={"memory_length": 3})
+        gym.registry["MemoryShort-v0"].max_episode_steps = 4
+        status = module.main([*argv.split(), *extra, "--torch-threads", "1", "--no-video", "--run-dir", str(run_dir)])
+        del gym.registry["MemoryShort-v0"]
+        assert status == 0
+        returns[module.Args.algorithm] = json.loads((run_dir / "final_eval.json").read_text())["final"]["return"]
+    assert returns["ppo-lstm"] >= 0.95
+    assert abs(returns["ppo-mlp"]) <= 0.3  # three standard deviations of 100 episodes
+
+
+@pytest.mark.slow
+def test_objects_train_on_a_robot_task(tmp_path: Path) -> None:
+    _train_on_robot("objects+joints", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.render
+def test_pictures_train_on_a_robot_task(tmp_path: Path) -> None:
+    _train_on_robot("rgb+joints", tmp_path)
+
+
+def _train_on_robot(obs: str, tmp_path: Path) -> None:
+    argv = "--env-id RememberColor3-v0 --reward-mode sparse --num-envs 2 --num-steps 16 --num-minibatches 2 --no-video"
+    more = "--update-epochs 1 --total-timesteps 64 --stagger-groups 2 --eval-episodes 2 --eval-num-envs 2 --preset none"
+    run_dir = tmp_path / "run"
+    assert ppo_lstm.main([*argv.split(), *more.split(), "--obs", obs, "--run-dir", str(run_dir)]) == 0
+    result = json.loads((run_dir / "final_eval.json").read_text())
+    assert 1 <= result["final"]["length"] <= 60
+    assert 0.0 <= result["final"]["success_once"] <= 1.0
+    policy = load_recurrent_policy(run_dir / "checkpoint.pt")
+    assert {part.name for part in policy.layout.parts} == set(obs.split("+"))

@@ -1,0 +1,259 @@
+"""Long runs survive: killed at any moment they go on as if nothing had happened, and no file is lost or half written."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sim_helpers import ROOT
+
+from baselines import ppo_lstm, ppo_mlp
+from baselines.checkpoints import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
+from baselines.loggers import ProgressCsv
+
+# 20 updates of 64 steps, a checkpoint after each 192 (so after updates 3, 6, ...), evaluations in between
+ARGV = shlex.split(
+    "--env-id PassiveVisualMatchEasy-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 1280 "
+    "--num-minibatches 2 --update-epochs 2 --stagger-groups 3 --checkpoint-every 192 --keep-checkpoints 2 "
+    "--eval-every 256 --eval-episodes 4 --eval-num-envs 2 --no-video --torch-threads 1"
+)
+SIZES = {"ppo_lstm": ["--lstm-size", "16"], "ppo_mlp": ["--hidden-sizes", "16"]}
+SLOWLY = """
+import sys, time
+from baselines import {module}
+update = {module}.update
+def slow(*args):
+    time.sleep(0.1)
+    return update(*args)
+{module}.update = slow
+sys.exit({module}.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def rows_of(run_dir: Path) -> list[dict[str, str]]:
+    """The learning curve."""
+    with (run_dir / "progress.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def kill_after(rows: int, module: str, argv: list[str], run_dir: Path) -> None:
+    """Runs the command line in a process of its own, and kills it once it has written so many rows."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    code = SLOWLY.format(module=module)
+    process = subprocess.Popen([sys.executable, "-c", code, *argv], env=environ, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if (run_dir / "progress.csv").exists() and len(rows_of(run_dir)) >= rows:
+                break
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        _, told = process.communicate()
+    assert process.returncode == -signal.SIGKILL, told
+
+
+def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert ppo_lstm.main([*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(whole)]) == 0
+    kill_after(5, "ppo_lstm", [*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(killed)], killed)
+    assert not (killed / "final_eval.json").exists()
+    assert len(list(killed.glob("resume-*.pt"))) == 2
+    kill_after(11, "ppo_lstm", ["--resume", str(killed)], killed)  # and once more
+    assert ppo_lstm.main(["--resume", str(killed)]) == 0
+
+    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-lstm/1") for path in (whole, killed))
+    for name, value in one["state_dict"].items():
+        assert torch.equal(two["state_dict"][name], value), name
+    last, other = (Checkpoints.load_newest(path) for path in (whole, killed))
+    assert torch.equal(last["generator"], other["generator"])
+    for i, moments in last["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(other["optimizer"]["state"][i][name], value), (i, name)
+    # The same curve, each step once; only the times differ.
+    curves = [[{k: v for k, v in row.items() if k not in TIMES} for row in rows_of(path)] for path in (whole, killed)]
+    assert curves[0] == curves[1]
+    assert len(curves[0]) == 20
+    results = [json.loads((path / "final_eval.json").read_text()) for path in (whole, killed)]
+    assert results[0]["final"] == results[1]["final"]
+    assert results[0]["best_during_training"] == results[1]["best_during_training"]
+    assert ppo_lstm.main(["--resume", str(killed)]) == 2, "it is complete"
+
+
+TIMES = ("wall_time_s", "steps_per_second", "rollout_s", "update_s")
+
+
+def interrupted(tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch, updates: int = 7) -> Path:
+    """The folder of a run that broke off in this process."""
+    update, done = module.update, []
+
+    def breaks(*args: Any) -> Any:
+        done.append(1)
+        if len(done) > updates:
+            raise RuntimeError("the power went out")
+        return update(*args)
+
+    run_dir = tmp_path / "run"
+    sizes = SIZES[module.__name__.rpartition(".")[2]]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "update", breaks)
+        with pytest.raises(RuntimeError, match="power"):
+            module.main([*ARGV, *sizes, "--run-dir", str(run_dir)])
+    return run_dir
+
+
+def test_ppo_mlp_resumes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tmp_path / "whole"
+    assert ppo_mlp.main([*ARGV, *SIZES["ppo_mlp"], "--run-dir", str(whole)]) == 0
+    broken = interrupted(tmp_path, ppo_mlp, monkeypatch)
+    assert [path.name for path in sorted(broken.glob("resume-*"))] == [
+        "resume-000000000192.pt",
+        "resume-000000000384.pt",
+    ]
+    assert ppo_mlp.main(["--resume", str(broken)]) == 0
+    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-mlp/1") for path in (whole, broken))
+    for name, value in one["state_dict"].items():
+        assert torch.equal(two["state_dict"][name], value), name
+    assert (broken / "best.pt").exists()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_cannot_go_on_says_why_and_touches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = interrupted(tmp_path, ppo_lstm, monkeypatch)
+    before = contents(run_dir)
+
+    def refused(module: Any, *argv: str) -> str:
+        capsys.readouterr()
+        assert module.main(["--resume", *argv]) == 2
+        assert contents(run_dir) == before
+        return capsys.readouterr().err
+
+    assert "is a run of ppo-lstm, not of ppo-mlp" in refused(ppo_mlp, str(run_dir))
+    message = refused(ppo_lstm, str(run_dir), "--gamma", "0.5")
+    assert "--gamma 0.5 is not what" in message
+    assert "0.99; leave it out" in message
+    (tmp_path / "empty").mkdir()
+    assert "holds no checkpoint" in refused(ppo_lstm, str(tmp_path / "empty"))
+    assert "holds no checkpoint" in refused(ppo_lstm, str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+    # another run must not take the folder
+    assert ppo_lstm.main([*ARGV, "--run-dir", str(run_dir)]) == 2
+    assert contents(run_dir) == before
+
+
+@pytest.mark.parametrize("damage", ["cut short", "a policy", "a pickle", "empty"])
+def test_a_damaged_checkpoint_is_named_and_an_older_one_can_be_used(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    store = Checkpoints(run_dir, keep=2)
+    for step in (1, 2, 3):
+        store.save(step, {"weights": torch.full((1000,), float(step))})
+    older, newest = sorted(run_dir.iterdir())
+    assert Checkpoints.load_newest(run_dir)["step"] == 3
+    data = newest.read_bytes()
+    if damage == "cut short":
+        newest.write_bytes(data[: len(data) // 2])
+    elif damage == "a policy":
+        save_checkpoint(newest, {"format": "mikasa/ppo-lstm/1"})
+    elif damage == "a pickle":
+        torch.save({"format": "mikasa/run/1", "path": tmp_path}, newest)
+    else:
+        newest.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=rf"{newest.name}.*move it away to go on from an older one"):
+        Checkpoints.load_newest(run_dir)
+    newest.unlink()
+    assert Checkpoints.load_newest(run_dir)["step"] == 2
+    older.write_bytes(b"no checkpoint")
+    with pytest.raises(CheckpointError, match=rf"{older.name}.*start a new run"):
+        Checkpoints.load_newest(run_dir)
+
+
+def test_a_full_disk_ends_the_run_with_its_checkpoints_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, run_dir = tmp_path / "whole", tmp_path / "run"
+    assert ppo_lstm.main([*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(whole)]) == 0
+    fsync, syncs = os.fsync, []
+
+    def full(handle: int) -> None:
+        syncs.append(handle)
+        if len(syncs) > 12:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert ppo_lstm.main([*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(run_dir)]) == 2
+    message = capsys.readouterr().err
+    assert "No space left on device" in message
+    assert str(run_dir) in message
+    assert "--resume" in message
+    assert not [path for path in run_dir.iterdir() if path.name.startswith(".")], "no half-written file is left"
+    assert ppo_lstm.main(["--resume", str(run_dir)]) == 0
+    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-lstm/1") for path in (whole, run_dir))
+    assert all(torch.equal(two["state_dict"][name], value) for name, value in one["state_dict"].items())
+
+
+def test_a_full_disk_met_by_the_learning_curve_is_one_line_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: ProgressCsv, row: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "progress.csv")
+
+    monkeypatch.setattr(ProgressCsv, "append", full)
+    assert ppo_lstm.main([*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert "No space left on device: 'progress.csv'; make room, then go on with --resume" in message
+
+
+def test_progress_goes_on_after_a_row_that_was_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "progress.csv"
+    path.write_text("step,a,b\n1.0,2.0,\n2.0,3.0,4.0\n3.0,4.0,\n1")
+    table = ProgressCsv(path)
+    table.go_on(2)
+    table.append({"step": 3.0, "a": 5.0})
+    assert path.read_text().split() == ["step,a,b", "1.0,2.0,", "2.0,3.0,4.0", "3.0,5.0,"]
+
+
+@pytest.mark.slow
+def test_a_robot_task_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated episodes begin alike in a new process and in one that has simulated others before."""
+    argv = shlex.split(
+        "--env-id RememberColor3-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 384 --no-video "
+        "--num-minibatches 2 --update-epochs 1 --stagger-groups 2 --checkpoint-every 128 --eval-every 0 "
+        "--eval-episodes 2 --eval-num-envs 2 --torch-threads 1 --sim-backend physx_cpu --lstm-size 16"
+    )
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert ppo_lstm.main([*argv, "--run-dir", str(whole)]) == 0
+    kill_after(3, "ppo_lstm", [*argv, "--run-dir", str(killed)], killed)
+    assert ppo_lstm.main(["--resume", str(killed)]) == 0
+    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-lstm/1") for path in (whole, killed))
+    for name, value in one["state_dict"].items():
+        assert torch.equal(two["state_dict"][name], value), name

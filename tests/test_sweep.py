@@ -1,0 +1,255 @@
+"""A sweep: what its file may hold, and that its runs are started, retried, resumed and skipped. Nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baselines import sweep as module
+from baselines.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
+
+FAKE_TRAINER = """
+import json, pathlib, sys, time
+folder, env_id, seed, resume, how = sys.argv[1:]
+folder = pathlib.Path(folder)
+folder.mkdir(parents=True, exist_ok=True)
+with (folder / "calls").open("a") as calls:
+    calls.write(resume + "\\n")
+if how == "slow":
+    try:
+        time.sleep(100)
+    except KeyboardInterrupt:
+        (folder / "resume-000000000001.pt").write_text("interrupted")
+        sys.exit(130)
+if how == "usage":
+    sys.exit(2)
+if how == "silent":
+    sys.exit(0)
+left = {"once": "resume-000000002048.pt", "once, early": "progress.csv"}.get(how, "")
+earlier = list(folder.parent.glob(folder.name.split("__attempt")[0] + "*/" + left)) if left else []
+if how == "always" or (left and not earlier):
+    if how != "once, early":
+        (folder / "resume-000000002048.pt").write_text("half way")
+    (folder / "progress.csv").write_text("step,eval/success_once\\n2048,0.25\\n")
+    sys.exit("the simulator fell over")
+result = {"env_id": env_id, "algorithm": "ppo-mlp", "seed": int(seed), "args": {"learning_rate": 0.001}}
+(folder / "progress.csv").write_text("step,eval/success_once\\n4096,0.75\\n")
+(folder / "final_eval.json").write_text(json.dumps(result))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[Any]:
+    """One small Ray for all tests of this module: it takes seconds to start."""
+    ray = pytest.importorskip("ray")
+    with module._ray(None, 2):
+        yield ray
+
+
+def fake(**how: str) -> module.Command:
+    """Commands of the fake trainer: what run of which seed goes wrong how (s2="once": that of seed 2 at first)."""
+
+    def command(run: PlannedRun, folder: Path, resume: bool) -> list[str]:
+        return [
+            "-c",
+            FAKE_TRAINER,
+            str(folder),
+            run.env_id,
+            str(run.seed),
+            str(resume),
+            how.get(f"s{run.seed}", "well"),
+        ]
+
+    return command
+
+
+def plan(out: Path, *seeds: int, retries: int = 1, **options: Any) -> Plan:
+    return Plan(out, tuple(PlannedRun("RememberColor3-v0", "ppo-mlp", seed, options) for seed in seeds), retries)
+
+
+def run(plan: Plan, command: module.Command) -> tuple[list[Progress], str]:
+    shown: list[str] = []
+    runs = sweep(plan, command=command, show=shown.append)
+    return runs, shown[-1]
+
+
+def calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().split()
+
+
+def test_all_runs_finish_each_with_its_own_folder_and_log(tmp_path: Path) -> None:
+    runs, shown = run(plan(tmp_path, 1, 2, 3), fake())
+    assert [progress.state for progress in runs] == ["finished"] * 3
+    for progress in runs:
+        assert json.loads((progress.folder / "final_eval.json").read_text())["seed"] == progress.run.seed
+        assert "RememberColor3-v0" in (tmp_path / "logs" / f"{progress.run.name}.1.log").read_text()
+    assert len({progress.folder for progress in runs}) == 3
+    assert shown.splitlines()[-1] == "3 of 3 runs are finished"
+    assert all(word in shown for word in ("RememberColor3-v0__ppo-mlp__2", "4,096", "75.0%"))
+
+
+def test_finished_runs_are_skipped(tmp_path: Path) -> None:
+    run(plan(tmp_path, 1), fake())
+    runs, shown = run(plan(tmp_path, 1, 2), fake(s1="always"))
+    assert [progress.attempts for progress in runs] == [0, 1]
+    assert calls(runs[0].folder) == ["False"]
+    assert "skipped" in shown
+    assert shown.splitlines()[-1] == "2 of 2 runs are finished"
+
+
+def test_a_failed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    (progress,), _ = run(plan(tmp_path, 1), fake(s1="once"))
+    assert (progress.state, progress.attempts) == ("finished", 2)
+    assert progress.folder == tmp_path / "RememberColor3-v0__ppo-mlp__1"
+    assert calls(progress.folder) == ["False", "True"]
+    assert "the simulator fell over" in (tmp_path / "logs" / f"{progress.run.name}.1.log").read_text()
+    assert (tmp_path / "logs" / f"{progress.run.name}.2.log").is_file()
+
+
+def test_without_a_checkpoint_a_failed_run_begins_again_in_a_new_folder(tmp_path: Path) -> None:
+    (progress,), _ = run(plan(tmp_path, 1), fake(s1="once, early"))
+    assert (progress.state, progress.attempts) == ("finished", 2)
+    first = tmp_path / "RememberColor3-v0__ppo-mlp__1"
+    assert progress.folder == first.with_name(f"{first.name}__attempt-2")
+    assert calls(first) == calls(progress.folder) == ["False"]
+    assert (first / "progress.csv").is_file(), "what the first attempt left stays"
+    again, _ = run(plan(tmp_path, 1), fake(s1="always"))
+    assert again[0].attempts == 0
+    assert again[0].folder == progress.folder
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
+    run(plan(tmp_path, 1, retries=0), fake(s1="always"))
+    (progress,), _ = run(plan(tmp_path, 1, retries=0), fake())
+    assert progress.state == "finished"
+    assert calls(progress.folder) == ["False", "True"]
+
+
+def test_a_sweep_that_is_stopped_lets_its_runs_save_what_they_have(tmp_path: Path) -> None:
+    folder = tmp_path / "RememberColor3-v0__ppo-mlp__1"
+
+    def stop(_: str) -> None:
+        if (folder / "calls").is_file():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(plan(tmp_path, 1), command=fake(s1="slow"), show=stop, interval=0.0)
+    assert (folder / "resume-000000000001.pt").read_text() == "interrupted"
+    (progress,), _ = run(plan(tmp_path, 1), fake())
+    assert progress.state == "finished"
+    assert calls(folder) == ["False", "True"]
+
+
+def test_a_run_that_fails_for_good_holds_up_no_other(tmp_path: Path) -> None:
+    runs, shown = run(plan(tmp_path, 1, 2, 3, 4, retries=2), fake(s1="always", s2="usage", s3="silent"))
+    assert [(p.state, p.attempts) for p in runs] == [("failed", 3), ("failed", 1), ("failed", 3), ("finished", 1)]
+    assert "exit status 1" in runs[0].note
+    assert "arguments cannot be used" in runs[1].note
+    assert "no final_eval.json" in runs[2].note
+    assert shown.splitlines()[-1] == "1 of 4 runs are finished"
+    assert "25.0%" in shown, "how far a failed run came is shown too"
+
+
+def test_the_result_of_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    run(plan(tmp_path, 1, learning_rate=0.001), fake())
+    with pytest.raises(SweepError, match=r"finished with learning_rate = 0.001, and the sweep asks for 0.01"):
+        run(plan(tmp_path, 1, 2, learning_rate=0.01), fake())
+    assert not (tmp_path / "RememberColor3-v0__ppo-mlp__2").exists()
+
+
+def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
+    greedy = Plan(tmp_path, (PlannedRun("RememberColor3-v0", "ppo-mlp", 1, {}, cpus=3),))
+    with pytest.raises(SweepError, match=r"cpus_per_run = 3 is more than any machine has for Ray \(2\)"):
+        run(greedy, fake())
+
+
+def test_the_command_of_a_run() -> None:
+    run = PlannedRun("RememberColor3-v0", "ppo-mlp", 3, {"anneal_lr": False, "hidden_sizes": [64, 64]}, cpus=2)
+    words = train_command(run, Path("/runs/a"), resume=False)
+    assert words[:4] == ["-m", "mikasa_robo.cli", "train", "ppo-mlp"]
+    text = " ".join(words)
+    for part in (
+        "--env-id RememberColor3-v0",
+        "--seed 3",
+        "--run-dir /runs/a",
+        "--no-anneal-lr",
+        "--hidden-sizes 64 64",
+    ):
+        assert part in text
+    assert text.endswith("--torch-threads 2")
+    assert train_command(run, Path("/runs/a"), resume=True)[4:] == ["--resume", "/runs/a"]
+
+
+GOOD = """
+out = "runs/colors"
+tasks = ["RememberColor3-v0", "ShellGameTouch-v0"]
+algorithms = ["ppo-mlp"]
+seeds = [1, 2]
+cpus_per_run = 2
+[options.ppo-mlp]
+total_timesteps = 300_000
+video = false
+"""
+
+
+def test_a_good_file_gives_every_combination(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(GOOD)
+    found = read_plan(file)
+    assert [(r.env_id, r.seed) for r in found.runs] == [
+        ("RememberColor3-v0", 1),
+        ("RememberColor3-v0", 2),
+        ("ShellGameTouch-v0", 1),
+        ("ShellGameTouch-v0", 2),
+    ]
+    assert all(r.options == {"total_timesteps": 300_000, "video": False} and r.cpus == 2 for r in found.runs)
+    assert found.retries == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds", "sedes", r"sedes is not known here; did you mean seeds\?"),
+        ("seeds = [1, 2]", "", r"seeds is missing; add seeds = \[1, 2, 3\]"),
+        ("[1, 2]", "[]", r"seeds = \[\] is not a list with something in it; write seeds"),
+        ("[1, 2]", "[1, 1]", r"seeds: 1 stands there twice"),
+        ("[1, 2]", "[-1]", r"seeds: -1 is negative"),
+        ("[1, 2]", '["one"]', r"seeds: 'one' is not a number"),
+        (
+            "RememberColor3-v0",
+            "RememberColour3-v0",
+            r"tasks: .*RememberColour3-v0 is not registered; .*RememberColor3-v0",
+        ),
+        ('["ppo-mlp"]', '["ppo-mpl"]', r"algorithms: there is no 'ppo-mpl'; use .*ppo-mlp"),
+        ("cpus_per_run = 2", "cpus_per_run = 0", r"cpus_per_run = 0 is not a number above 0"),
+        ("cpus_per_run = 2", "retries = -1", r"retries = -1 is not a whole number"),
+        ('"runs/colors"', '""', r"out = '' names no folder"),
+        ("options.ppo-mlp", "options.ppo", r"options.ppo is not known here; did you mean options.ppo-mlp\?"),
+        ("video =", "viedo =", r"options.ppo-mlp.viedo is not known here; did you mean options.ppo-mlp.video\?"),
+        ("video = false", "seed = 3", r"options.ppo-mlp.seed is set by the sweep itself; remove it"),
+        ("300_000", '"many"', r"options.ppo-mlp: .*--total-timesteps many.* cannot be read"),
+        ("300_000", "3", r"options.ppo-mlp: --total-timesteps 3 is less than one rollout"),
+        ("[options", "options", r"sweep.toml is no TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_by_key_and_fix(
+    old: str,
+    new: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "sweep.toml"
+    assert old in GOOD
+    file.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(SweepError, match=message):
+        read_plan(file)
+    assert main([str(file)]) == 2
+    assert capsys.readouterr().err.startswith(str(file))
+    assert list(tmp_path.iterdir()) == [file]
