@@ -442,6 +442,7 @@ def _task() -> Callable[[list[str], str, str], int]:
         import signal
         import subprocess
         import sys
+        import time
 
         words = [sys.executable, *words]
         with open(log_file, "ab") as output:
@@ -456,7 +457,10 @@ def _task() -> Callable[[list[str], str, str], int]:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             try:
-                return process.wait()
+                # Not wait(): ray.cancel interrupts Python, not a system call.
+                while process.poll() is None:
+                    time.sleep(0.2)
+                return process.returncode
             finally:
                 if process.poll() is None:  # the sweep was stopped: a trainer writes its checkpoint when interrupted
                     process.send_signal(signal.SIGINT)
