@@ -299,8 +299,9 @@ class _Run:
         obs, seen = stagger(self.env, self.learner.explore, obs, groups, self.horizon, self.learner.begin, self.team)
         if not self.updates:
             self.policy.update_normalizer(_to(seen, self.device), self.team)
-        uncounted = (_length(seen) - 1) * self.args.num_envs * self.team.size
-        log.info("staggering the environments took %d uncounted steps", uncounted)
+        if self.team.leads:
+            uncounted = (_length(seen) - 1) * self.args.num_envs * self.team.size
+            log.info("staggering the environments took %d uncounted steps", uncounted)
         return obs
 
     def evaluate(self, first_seed: int) -> Evaluation:

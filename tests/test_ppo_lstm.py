@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import csv
-import dataclasses
+import inspect
+import itertools
 import json
 import os
 import re
@@ -416,12 +418,17 @@ def test_the_command_explains_every_option(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as end:
         cli.main(["train", "ppo-lstm", "--help"])
     assert end.value.code == 0
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for field in dataclasses.fields(ppo_lstm.Args):
-        _, told, after = text.partition(f"--{field.name.replace('_', '-')} ")
-        assert told, field.name
-        # between an option and the next one there is more than its type and its default
-        assert re.match(r"[^.]*?[A-Z][a-z]+[^.]* [a-z]+", after.split(" --")[0]), field.name
+    shown = capsys.readouterr().out
+    for args_type in (CommonArgs, ppo_lstm.Args, ppo_mlp.Args):
+        (body,) = ast.parse(inspect.getsource(args_type)).body
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in itertools.pairwise(body.body):
+            if isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation):
+                name = ast.unparse(statement.target)
+                told = following.value if isinstance(following, ast.Expr) else None
+                assert isinstance(told, ast.Constant), f"{name} has no docstring"
+                if args_type is not ppo_mlp.Args:
+                    assert f"--{name.replace('_', '-')}" in shown
 
 
 # ---------------------------------------------------------------------- presets
