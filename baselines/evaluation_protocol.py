@@ -40,7 +40,7 @@ from .evaluation import Evaluation, evaluate, torch_threads, wilson_interval
 from .intervals import bootstrap_interval, require_modules, standard_error
 from .loggers import configure_logging, provenance
 from .report import EVALUATION_FORMAT, METRICS
-from .training import _env_factory as env_factory
+from .training import env_factory
 
 __all__ = ["EPISODES", "FIRST_SEED", "PAPER_EPISODES", "PAPER_RUNS", "Args", "evaluate_checkpoints", "main"]
 

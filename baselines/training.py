@@ -45,7 +45,7 @@ from .presets import choose_preset
 from .spaces import Obs
 from .team import Team, join_team, team_size
 
-__all__ = ["Batch", "Learner", "LearnerFactory", "Setting", "run_command", "train"]
+__all__ = ["Batch", "Learner", "LearnerFactory", "Setting", "env_factory", "run_command", "train"]
 
 SHOWN = ("steps_per_second", "train/return", "train/success_once")  # beside the progress bar
 
@@ -428,7 +428,7 @@ def run_command(
             if args.resume is None and team.leads:
                 require_free(args.resolved_run_dir())
             check_env_id(args.env_id)
-            run(args, _env_factory(args), [*program.split(), *argv], team)
+            run(args, env_factory(args), [*program.split(), *argv], team)
     except (ArgumentError, CheckpointError, FileExistsError) as error:
         log.error("%s", error)
         return 2
@@ -443,7 +443,8 @@ def run_command(
     return 0
 
 
-def _env_factory(args: CommonArgs) -> EnvFactory:
+def env_factory(args: CommonArgs) -> EnvFactory:
+    """What makes the environments of a run. Raises ``ArgumentError`` for options that its kind of environment has not."""
     if is_robot_task(args.env_id):
         return functools.partial(
             make_env,

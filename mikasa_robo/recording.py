@@ -19,7 +19,10 @@ from mani_skill.utils import sapien_utils
 from numpy.typing import NDArray
 
 import mikasa_robo
-from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy
+from mikasa_robo.baselines import ppo_lstm
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy
+from mikasa_robo.baselines.evaluation_protocol import read_subject
+from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.command import PolicyName, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE
@@ -41,6 +44,8 @@ OVERLAYS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
     "reward": RenderRewardInfoWrapper,
     "terms": DebugRewardWrapper,
 }
+CONTROL_MODE = "pd_joint_delta_pos"
+"""Of the scripted policies."""
 FPS = 20
 """Frames a second: as many as control steps, so that a video shows the true speed."""
 HOLD = FPS
@@ -130,13 +135,16 @@ class Player:
     def __init__(self, policy: str) -> None:
         self.scripted = policy in get_args(PolicyName)
         self._name = policy
-        if not self.scripted:
-            self._network: Any = load_policy(policy)
-
-    @property
-    def obs_mode(self) -> str:
+        self.obs_mode = OBS_MODE
         """What the policy looks at."""
-        return OBS_MODE if self.scripted else "state"
+        self.control_mode = CONTROL_MODE
+        """The robot's controller that it acts through."""
+        if not self.scripted:
+            trained = read_subject(Path(policy)).args
+            self.obs_mode = trained.obs or trained.default_obs
+            self.control_mode = trained.control_mode
+            self._recurrent = trained.algorithm == ppo_lstm.Args.algorithm
+            self._network: Any = load_recurrent_policy(policy) if self._recurrent else load_policy(policy)
 
     def begin(self, env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], Any]:
         """What maps an observation and the info that came with it to actions, for one episode in each environment.
@@ -151,16 +159,19 @@ class Player:
             return policy.act
         self.require_fit(env)
         network = self._network.to(task.device)
-        return lambda obs, info: network.act(obs)
+        # a player of its own for each round of episodes: it begins with an empty memory
+        act = ppo_lstm.Player(network).act if self._recurrent else network.act
+        return lambda obs, info: act(obs)
 
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
         """Raises UnsuitablePolicyError where the checkpoint was trained on something else than ``env``."""
         if self.scripted:
             return
         task: Any = env.unwrapped
+        layout = ObservationLayout.of(task.single_observation_space)
         expected = self._network.obs_dim, self._network.action_dim
-        found = task.single_observation_space.shape[-1], task.single_action_space.shape[-1]
-        if expected != found:
+        found = layout.width, task.single_action_space.shape[-1]
+        if expected != found or layout != self._network.layout:
             raise UnsuitablePolicyError(
                 f"--policy {self._name} maps {expected[0]} numbers to {expected[1]}, {task.spec.id} needs {found[0]} to "
                 f"{found[1]}: it was trained on another task"
@@ -243,6 +254,7 @@ def record(options: Options, player: Player) -> Iterator[str]:
         options.env_id,
         n,
         obs_mode=player.obs_mode,
+        control_mode=player.control_mode,
         render_mode="rgb_array",
         human_render_camera_configs=view.camera(options.size),
         **kwargs,

@@ -18,8 +18,10 @@ from wrapper_helpers import GREY, Canvas
 
 import mikasa_robo
 from mikasa_robo import cli, gallery
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.checkpoints import save_policy
-from mikasa_robo.baselines.networks import ActorCritic
+from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
+from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.recording import HOLD, Options, Player, UnsuitablePolicyError, Video, play
 
@@ -134,14 +136,15 @@ def test_a_checkpoint_acts_and_must_fit(
     path = tmp_path / "policy.pt"
     torch.manual_seed(0)
     network = ActorCritic(wanted, 8, (16,))
-    save_policy(path, network, env_id=ENV_ID, step=0, args={})
+    trained = ppo_mlp.Args(env_id=ENV_ID).plain()
+    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
     player = Player(str(path))
     assert player.obs_mode == "state"
     obs, info = env.reset(seed=0)
     assert torch.equal(player.begin(env)(obs, info), network.eval().act(obs))
     (last,) = play(env, player, [0, 1], every=0)
     assert not last.running.any()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args={})
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=trained)
     with pytest.raises(UnsuitablePolicyError, match=f"maps {wanted + 1} numbers to 8, {ENV_ID} needs {wanted} to 8"):
         Player(str(path)).begin(env)
     env.close()
@@ -151,6 +154,30 @@ def test_a_checkpoint_acts_and_must_fit(
     assert "it was trained on another task" in capsys.readouterr().err
     assert len(made) == 1
     assert not (tmp_path / "videos").exists()
+
+
+def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: Path) -> None:
+    env: Any = gym.make(ENV_ID, num_envs=2, obs_mode="objects+joints")
+    layout = ObservationLayout.of(env.unwrapped.single_observation_space)
+    path = tmp_path / "policy.pt"
+    network = RecurrentActorCritic(layout, 8, (16,), 8, (16,))
+    torch.nn.init.normal_(network.actor[-1].weight)
+    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos").plain()
+    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
+    player = Player(str(path))
+    assert player.obs_mode == "objects+joints"
+    obs, info = env.reset(seed=0)
+    act = player.begin(env)
+    first, second = act(obs, info), act(obs, info)
+    assert not torch.equal(first, second), "it does not remember"
+    assert torch.equal(player.begin(env)(obs, info), first), "an episode begins with the memory of another"
+    (last,) = play(env, player, [0, 1], every=0)
+    assert not last.running.any()
+    env.close()
+    flat: Any = gym.make(ENV_ID, num_envs=2, obs_mode="joints")
+    with pytest.raises(UnsuitablePolicyError, match="trained on another task"):
+        player.begin(flat)
+    flat.close()
 
 
 # ---------------------------------------------------------------------- files
