@@ -41,6 +41,7 @@ RUNS: tuple[tuple[str, PolicyName, str], ...] = (
 STRICT = 0.999
 """Level of the intervals that decide: with some 200 comparisons, one in twenty would look like a find at 0.95."""
 ENOUGH = 0.9
+MARK = "<!-- memory-need -->"
 FIELDS = ("env_id", "run", "episodes", "successes", "failures", "mean_length", "seconds")
 
 
@@ -58,6 +59,8 @@ class Options:
     """Where the results go, row by row; an existing file is continued."""
     markdown: Path | None = None
     """Where the table goes; an existing file is replaced."""
+    readme: Path | None = None
+    """A Markdown file whose block between the lines `<!-- memory-need -->` gets the table in short."""
     picture: Path | None = None
     """With --sweep: where the picture goes (PNG)."""
     sweep: Literal["forgetful"] | None = None
@@ -165,6 +168,30 @@ def markdown(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) 
     return "\n".join(lines) + "\n"
 
 
+def short(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> str:
+    """The table in short: rates without their intervals."""
+    names = [name for name, _, _ in RUNS]
+    lines = ["| ID | chance | " + " | ".join(names) + " |", "|---|---:|" + "---:|" * len(names)]
+    for row in rows:
+        bound = chance(row)
+        rates = [results[row.id, name].rate if (row.id, name) in results else None for name in names]
+        cells = ["-" if rate is None else f"{100 * rate:.0f}" for rate in rates]
+        lines.append(f"| `{row.id}` | {'-' if bound is None else f'{100 * bound:.2g}'} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def put_between_marks(path: Path, block: str) -> None:
+    """Replaces what stands between the two marks in a file.
+
+    Raises:
+        ValueError: there are not two marks.
+    """
+    parts = path.read_text().split(MARK)
+    if len(parts) != 3:
+        raise ValueError(f"{path} has {len(parts) - 1} lines {MARK!r}, and needs two, round the table")
+    path.write_text(f"{parts[0]}{MARK}\n{block}{MARK}{parts[2]}")
+
+
 def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
     """Fills the table."""
     results = read(options.csv)
@@ -183,6 +210,8 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
         if options.markdown is not None:
             options.markdown.parent.mkdir(parents=True, exist_ok=True)
             options.markdown.write_text(markdown(results, rows))
+    if options.readme is not None:
+        put_between_marks(options.readme, short(results, rows))
     print(markdown(results, rows))
 
 

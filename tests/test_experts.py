@@ -208,6 +208,24 @@ def test_a_row_is_judged_by_its_intervals() -> None:
     assert "free arm" in memory_need.verdict(row, {"expert": good, "embodied": good})
 
 
+def test_the_readme_and_the_docs_hold_the_table_of_the_results() -> None:
+    root = Path(__file__).parent.parent
+    results = memory_need.read(root / "docs" / "results" / "memory_need.csv")
+    rows = [CATALOG[env_id] for env_id in mikasa_robo.TASKS]
+    assert memory_need.short(results, rows) in (root / "README.md").read_text()
+    assert memory_need.markdown(results, rows) in (root / "docs" / "results" / "memory_need.md").read_text()
+    missing = [(row.id, name) for row in rows for name, _, arm in memory_need.RUNS if (row.id, name) not in results]
+    assert all(not memory_need.can_be_held(CATALOG[env_id]) and "held" in name for env_id, name in missing), missing
+
+
+def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("text")
+    with pytest.raises(ValueError, match=r"0 lines .*needs two"):
+        memory_need.put_between_marks(path, "table")
+    assert path.read_text() == "text"
+
+
 def test_the_table_is_made_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--csv", str(tmp_path / "need.csv"), "--markdown", str(tmp_path / "need.md")]
     size = ["--episodes", "4", "--num-envs", "4"]
