@@ -1,6 +1,7 @@
 """The command ``mikasa``. What needs torch or SAPIEN is imported when asked for, so that ``--help`` stays quick."""
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command_type: Any = _Command
     command = tyro.cli(command_type, args=args, prog="mikasa", description="MIKASA: robot tasks that need memory.")
     if isinstance(command, ListTasks):
-        return _list(command) if command.suite == "robo" else _list_base(command)
+        try:
+            code = _list(command) if command.suite == "robo" else _list_base(command)
+            sys.stdout.flush()
+        except BrokenPipeError:  # `mikasa list | head`: the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's own flush fails
+            return 0
+        return code
     return _train(command.algorithm, [])
 
 

@@ -34,6 +34,18 @@ def test_list_shows_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[-1] == f"{len(TASKS)} of 32 tasks exist"
 
 
+def test_a_reader_of_the_list_may_leave() -> None:
+    listing = subprocess.Popen(
+        [sys.executable, "-m", "mikasa_robo.cli", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert listing.stdout is not None
+    assert listing.stderr is not None
+    listing.stdout.close()  # before anything is written to it
+    with listing.stderr as stderr:
+        assert stderr.read() == ""
+    assert listing.wait() == 0
+
+
 def test_list_puts_everything_into_columns(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["list"])
     header, *rows, _ = capsys.readouterr().out.splitlines()

@@ -261,6 +261,7 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
         (["--env-id", "Nothing-v0"], "Nothing-v0"),
         (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
         (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
+        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm for ever"),
     ):
         assert command.main(bad) == 2
         assert named in capsys.readouterr().err
@@ -276,3 +277,4 @@ def test_a_video_is_drawn(tmp_path: Path) -> None:
     assert len(frames) > 10
     assert frames[0].shape == (512, 512, 3)
     assert float(frames[-1].std()) > 5
+    assert [file.name for file in path.parent.iterdir()] == [path.name]

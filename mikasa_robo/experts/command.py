@@ -14,6 +14,7 @@ import tyro
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
 from .evaluation import PolicyMaker, evaluate
 from .policies import OBS_MODE, Embodied, Expert, Forgetful, Random, Sweeper
@@ -66,6 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem:
         print(problem, file=sys.stderr)
         return 2
+    if options.video is not None:
+        try:  # before the episodes, not after them
+            require_rendering("--video", "cuda" if torch.cuda.is_available() else "cpu")
+        except RenderingUnavailableError as error:
+            print(error, file=sys.stderr)
+            return 2
     make = policy_maker(options.policy, options.k)
     kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
     outcome = evaluate(options.env_id, make, options.episodes, options.num_envs, options.seed, **kwargs)
@@ -89,6 +96,8 @@ def _problem(options: Options) -> str | None:
             return f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1"
     if options.k < 0:
         return f"--k {options.k} must be at least 0"
+    if options.arm == "held" and not CATALOG[options.env_id].response:
+        return f"--arm held would hold the arm for ever: {options.env_id} is acted in while its cue is on view"
     if options.video is not None and options.video.exists():
         return f"--video {options.video} exists already: choose another name, or move it away"
     return None
@@ -116,4 +125,10 @@ def film(env_id: str, make_policy: PolicyMaker, path: Path, seed: int = 0, num_e
     frames.append(tile_images(env.render(), nrows=rows).cpu().numpy())
     env.close()
     path.parent.mkdir(parents=True, exist_ok=True)
-    imageio.imwrite(path, frames, fps=20)
+    # A name of its own until it is whole, so that a crash leaves no broken video behind.
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        imageio.imwrite(partial, frames, plugin="FFMPEG", fps=20, macro_block_size=2)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
