@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import json
 import math
 import operator
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -17,7 +18,28 @@ import torch
 
 from .team import team_size
 
-__all__ = ["ArgumentError", "CommonArgs", "device_works", "nearest_divisor", "require"]
+__all__ = ["ArgumentError", "CommonArgs", "device_works", "nearest_divisor", "read_env_kwargs", "require"]
+
+TAKEN = {
+    "obs_mode": "--obs",
+    "sim_backend": "--sim-backend",
+    "control_mode": "--control-mode",
+    "reward_mode": "--reward-mode",
+    "num_envs": "--num-envs",
+}
+"""Arguments of environments that have an option of their own."""
+NOT_OFFERED = (
+    "id",
+    "render_mode",
+    "max_episode_steps",
+    "vectorization_mode",
+    "vector_kwargs",
+    "autoreset_mode",
+    "wrappers",
+    "disable_env_checker",
+    "reconfiguration_freq",
+)
+"""Arguments of environments that training sets, or relies on as they are."""
 
 
 class ArgumentError(ValueError):
@@ -53,6 +75,32 @@ def nearest_divisor(number: int, wish: int) -> int:
     return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wish))
 
 
+def read_env_kwargs(words: Sequence[str]) -> dict[str, Any]:
+    """The arguments of an environment from words NAME=VALUE; values that are JSON are read so, others are text.
+
+    >>> read_env_kwargs(["arm=held", "delay_steps=20"])
+    {'arm': 'held', 'delay_steps': 20}
+
+    Raises ArgumentError where a word is none of these, a name comes twice, or the argument is not to be given here.
+    """
+    kwargs: dict[str, Any] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        if not sign or not name.isidentifier():
+            raise ArgumentError(f"--env-kwargs {word} is not NAME=VALUE; write for example arm=held delay_steps=20")
+        if name in TAKEN:
+            raise ArgumentError(f"--env-kwargs {word}: use {TAKEN[name]}")
+        if name in NOT_OFFERED:
+            raise ArgumentError(f"--env-kwargs {word}: training sets {name} itself; leave it out")
+        if name in kwargs:
+            raise ArgumentError(f"--env-kwargs {word}: {name} stands there twice; leave one out")
+        try:
+            kwargs[name] = json.loads(text)
+        except ValueError:
+            kwargs[name] = text
+    return kwargs
+
+
 _Args = TypeVar("_Args", bound="CommonArgs")
 
 
@@ -80,6 +128,12 @@ class CommonArgs:
     preset: str = "auto"
     """Hyper-parameters for a family of tasks, by their name in presets.py; other options on the command line win. auto
     chooses by the task, none leaves all at their defaults."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the task's own as NAME=VALUE, such as arm=held delay_steps=20; evaluations and videos of the policy get
+    them too."""
+    init_from: Path | None = None
+    """A policy to begin with instead of random weights: checkpoint.pt of another run of this algorithm, with networks and
+    observations of the same sizes. Its normalisation comes with it. For a curriculum, or one task after another."""
 
     obs: str | None = None
     """What a robot task shows: state, objects+joints, rgb+joints, or other parts joined with '+'. By default state for
@@ -180,6 +234,7 @@ class CommonArgs:
         require(self, "learning_rate clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         require(self, "init_log_std", lambda value: True, "use a number")
         self.check_minibatches()
+        read_env_kwargs(self.env_kwargs)
         if self.total_timesteps < self.batch_size:
             raise ArgumentError(
                 f"--total-timesteps {self.total_timesteps} is less than one rollout of {self.batch_size} steps; "
@@ -212,6 +267,6 @@ class CommonArgs:
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
         }
-        for name in ("run_dir", "resume"):
-            values[name] = None if values[name] is None else Path(values[name])
+        for name in ("run_dir", "resume", "init_from"):  # runs of former versions have not all
+            values[name] = None if values.get(name) is None else Path(values[name])
         return cls(**values)

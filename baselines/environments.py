@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +21,7 @@ from .spaces import Obs, flatten, map_obs, stack_obs
 from .team import Team
 
 __all__ = [
+    "LONGEST",
     "ContinueAfterSuccess",
     "EnvFactory",
     "GymnasiumVectorEnv",
@@ -29,6 +32,9 @@ __all__ = [
     "reset_with",
     "stagger",
 ]
+
+LONGEST = 100_000
+"""Steps that an episode is supposed to end within where its length is not known."""
 
 EnvFactory = Callable[[int, str | None], Any]
 """(num_envs, render_mode) to a batched environment: one that behaves as ManiSkill's do, without automatic resets, or a
@@ -169,25 +175,28 @@ def make_env(
     control_mode: str,
     sim_backend: str,
     obs_mode: str = "state",
+    env_kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> gym.Env[Any, Any]:
     """A batched robot task, without automatic resets.
 
     Raises:
         RenderingUnavailableError: ``render_mode`` asks for pictures where SAPIEN cannot draw.
-        ValueError: observations of this mode are nested.
+        ValueError: observations of this mode are nested, or the task does not take ``env_kwargs``.
     """
     if render_mode is not None:
         # ManiSkill's own tasks do not ask, and say of a missing Vulkan driver whatever the loader says
         require_rendering(f"render_mode={render_mode!r}", "cuda" if torch.cuda.is_available() else "cpu")
-    env: gym.Env[Any, Any] = gym.make(
-        env_id,
-        num_envs=num_envs,
-        obs_mode=obs_mode,
-        reward_mode=reward_mode,
-        control_mode=control_mode,
-        sim_backend=sim_backend,
-        render_mode=render_mode,
-    )
+    with _named(env_kwargs):
+        env: gym.Env[Any, Any] = gym.make(
+            env_id,
+            num_envs=num_envs,
+            obs_mode=obs_mode,
+            reward_mode=reward_mode,
+            control_mode=control_mode,
+            sim_backend=sim_backend,
+            render_mode=render_mode,
+            **env_kwargs,
+        )
     space = env.get_wrapper_attr("single_observation_space")
     if isinstance(space, gym.spaces.Dict) and set(flatten(space)) != set(space):
         env.close()
@@ -195,26 +204,44 @@ def make_env(
     return env
 
 
-def make_gymnasium_env(num_envs: int, render_mode: str | None, *, env_id: str) -> GymnasiumVectorEnv:
+@contextlib.contextmanager
+def _named(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Says that these were given, where an environment does not take them."""
+    try:
+        yield
+    except TypeError as error:
+        if not env_kwargs:
+            raise
+        raise ValueError(f"--env-kwargs {' '.join(env_kwargs)}: {error}") from error
+
+
+def make_gymnasium_env(
+    num_envs: int, render_mode: str | None, *, env_id: str, env_kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> GymnasiumVectorEnv:
     """An environment of mikasa_base, or of Gymnasium; in the form that steps all at once where mikasa_base has one.
 
     Raises:
         RenderingUnavailableError: ``render_mode`` asks for pictures of what cannot be drawn.
+        ValueError: it does not take ``env_kwargs``.
     """
     import mikasa_base
 
     spec = gym.spec(env_id)
     variant = mikasa_base.VARIANTS.get(env_id)
-    kwargs: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-    if variant is not None and spec.vector_entry_point is not None:
-        env = gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
-    else:
-        same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        env = gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=same_step, **kwargs)
+    kwargs: dict[str, Any] = {**env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
+    with _named(env_kwargs):
+        if variant is not None and spec.vector_entry_point is not None:
+            env = gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        else:
+            same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+            env = gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=same_step, **kwargs)
     if render_mode is not None and render_mode not in env.metadata.get("render_modes", ()):
         env.close()
         raise RenderingUnavailableError(f"{env_id} cannot be drawn: it has no render_mode={render_mode!r}")
-    return GymnasiumVectorEnv(env, spec.max_episode_steps if variant is None else variant.steps)
+    if variant is None:
+        return GymnasiumVectorEnv(env, spec.max_episode_steps)
+    # the registry knows how long episodes are with its own arguments; they end by themselves with others, too
+    return GymnasiumVectorEnv(env, LONGEST if env_kwargs else variant.steps)
 
 
 def reset_with(env: Any, seed: int, team: Team) -> tuple[Obs, dict[str, Any]]:

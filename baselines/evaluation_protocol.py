@@ -51,7 +51,7 @@ EPISODES = 100
 """How many are played by default."""
 PAPER_RUNS, PAPER_EPISODES = 3, 16
 """MIKASA paper (arXiv 2502.10550, appendix on baselines): three training runs, each evaluated on 16 seeds."""
-SAME = ("obs", "control_mode", "reward_mode", "sim_backend")
+SAME = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
 """Arguments of training that say what is played; checkpoints that are averaged have to agree in them."""
 
 

@@ -62,7 +62,7 @@ class Run:
 
     path: Path
     source: Source
-    env_id: str
+    env_id: str  # with the task's own arguments, where there were some: with others it is another task
     algorithm: str
     seed: int
     steps: int  # environment steps of training
@@ -142,7 +142,7 @@ def _read_run(folder: Path, into: Collection) -> None:
         run = Run(
             path=folder,
             source="training",
-            env_id=str(content["env_id"]),
+            env_id=_task(content["env_id"], content.get("args") or {}),
             algorithm=str(content["algorithm"]),
             seed=int(content["seed"]),
             steps=int(content["training_steps"]),
@@ -161,6 +161,11 @@ def _read_run(folder: Path, into: Collection) -> None:
             read_progress(folder)
         except ValueError as error:
             into.problems.append((folder, f"counted, but not in the curves: {error}"))
+
+
+def _task(env_id: Any, args: dict[str, Any]) -> str:
+    own = " ".join(sorted(map(str, args.get("env_kwargs") or ())))
+    return f"{env_id} {own}".strip()
 
 
 def _how_far(folder: Path) -> str:
@@ -185,7 +190,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
             Run(
                 path=file,
                 source="eval",
-                env_id=str(content["env_id"]),
+                env_id=_task(content["env_id"], entry["args"]),
                 algorithm=str(content["algorithm"]),
                 seed=int(entry["seed"]),
                 steps=int(entry["training_steps"]),

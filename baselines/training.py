@@ -26,9 +26,19 @@ import torch
 import tyro
 from torch import Tensor
 
-from .arguments import ArgumentError, CommonArgs
-from .checkpoints import CheckpointError, Checkpoints, Policy, save_policy, write_atomically
+from .arguments import ArgumentError, CommonArgs, read_env_kwargs
+from .checkpoints import (
+    PPO_LSTM,
+    PPO_MLP,
+    CheckpointError,
+    Checkpoints,
+    Policy,
+    load_checkpoint,
+    save_policy,
+    write_atomically,
+)
 from .environments import (
+    LONGEST,
     ContinueAfterSuccess,
     EnvFactory,
     GymnasiumVectorEnv,
@@ -41,6 +51,7 @@ from .environments import (
 )
 from .evaluation import Evaluation, evaluate, film, find_horizon, torch_threads
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, configure_logging, provenance, require_free
+from .networks import ActorCritic
 from .presets import choose_preset
 from .spaces import Obs
 from .team import Team, join_team, team_size
@@ -146,23 +157,24 @@ def train(
                 eval_env = stack.enter_context(contextlib.closing(env_factory(args.eval_num_envs, None)))
         except (RuntimeError, ValueError, gym.error.Error) as error:
             raise ArgumentError(f"cannot make --env-id {args.env_id}: {error}") from error
-        logger = None
-        if team.leads:
-            if saved is None:
-                claim_run_dir(run_dir)
-            log.info("run folder: %s", run_dir)
-            wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
-            logger = RunLogger(run_dir, args.plain(), wandb, None if saved is None else saved["step"])
-            stack.callback(logger.close)
         env: Any = raw_env
         if not isinstance(raw_env, GymnasiumVectorEnv):
             wrapped = ContinueAfterSuccess(raw_env) if args.train_to_horizon else raw_env
             env = ManiSkillVectorEnv(wrapped, record_metrics=True)
         # The simulator has threads of its own; torch's would only take the cores away from them.
         stack.enter_context(torch_threads(1))
-        run = _Run(args, env, find_horizon(raw_env), eval_env, make_learner, run_dir, logger, team)
+        run = _Run(args, env, find_horizon(raw_env), eval_env, make_learner, run_dir, team)
         if saved is not None:
             run.restore(saved)
+        elif args.init_from is not None:
+            run.begin_with(args.init_from)
+        if team.leads:
+            if saved is None:
+                claim_run_dir(run_dir)
+            log.info("run folder: %s", run_dir)
+            wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
+            run.logger = RunLogger(run_dir, args.plain(), wandb, None if saved is None else saved["step"])
+            stack.callback(run.logger.close)
         run.learn()
         if not team.leads:
             return {}
@@ -206,10 +218,10 @@ class _Run:
         eval_env: Any,
         make_learner: LearnerFactory,
         run_dir: Path,
-        logger: RunLogger | None,
         team: Team,
     ) -> None:
-        self.args, self.env, self.eval_env, self.run_dir, self.logger = args, env, eval_env, run_dir, logger
+        self.args, self.env, self.eval_env, self.run_dir = args, env, eval_env, run_dir
+        self.logger: RunLogger | None = None
         self.team = team
         self.horizon = horizon
         self.device = torch.device(args.device) if args.device else env.device
@@ -295,7 +307,8 @@ class _Run:
             seed = int(np.random.SeedSequence([seed, self.updates]).generate_state(1)[0]) % 2**31
         obs, _ = reset_with(self.env, seed, self.team)
         self.learner.begin(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
-        groups = self.args.stagger_groups
+        # where the length of an episode is not known, they cannot be spread over it
+        groups = self.args.stagger_groups if self.horizon < LONGEST else 1
         obs, seen = stagger(self.env, self.learner.explore, obs, groups, self.horizon, self.learner.begin, self.team)
         if not self.updates:
             self.policy.update_normalizer(_to(seen, self.device), self.team)
@@ -355,6 +368,25 @@ class _Run:
                 "seconds": self.seconds_before + time.monotonic() - self.start,
             },
         )
+
+    def begin_with(self, path: Path) -> None:
+        """Takes the weights of a policy that another run left.
+
+        Raises ArgumentError where its networks are others, CheckpointError where the file holds no such policy.
+        """
+        try:
+            payload = load_checkpoint(path, PPO_MLP if isinstance(self.policy, ActorCritic) else PPO_LSTM, self.device)
+        except FileNotFoundError as error:
+            raise ArgumentError(f"--init-from {path}: there is no such file; name checkpoint.pt of a run") from error
+        own, other = self.policy.plain(), payload["network"]
+        for name in own:
+            if own[name] != other.get(name):
+                raise ArgumentError(
+                    f"--init-from {path} has {name} {other.get(name)}, and this run {own[name]}; "
+                    "both need networks and observations of the same sizes"
+                )
+        self.policy.load_state_dict(payload["state_dict"])
+        log.info("begins with the policy of %s, trained on %s for %d steps", path, payload["env_id"], payload["step"])
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Takes up what `save_checkpoint` wrote."""
@@ -453,7 +485,8 @@ def env_factory(args: CommonArgs) -> EnvFactory:
             control_mode=args.control_mode,
             sim_backend=args.sim_backend,
             obs_mode=args.obs or args.default_obs,
+            env_kwargs=read_env_kwargs(args.env_kwargs),
         )
     if args.obs is not None:
         raise ArgumentError(f"--obs {args.obs} is for robot tasks; {args.env_id} shows what it shows: leave it out")
-    return functools.partial(make_gymnasium_env, env_id=args.env_id)
+    return functools.partial(make_gymnasium_env, env_id=args.env_id, env_kwargs=read_env_kwargs(args.env_kwargs))

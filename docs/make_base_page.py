@@ -58,8 +58,10 @@ Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections
 vectors, the complex tier images. *Lag* is the number of steps between a cue and its recall, T the most steps that an
 episode can take. *Perfect* and *memoryless* are mean scores of scripted agents (`mikasa_base/agents/`): one that remembers
 all that it has seen, and one that acts on the present observation alone. Scores are returns, or shares of episodes with
-success where they are marked with %; a dash is a score that is not known. `python benchmarks/base_memory_need.py` measures
-them again, `python benchmarks/base_speed.py` the steps per second.
+success where they are marked with %; a dash is a score that is not known. What the agents scored, with chance beside it,
+stands in [results/base_memory_need.md](results/base_memory_need.md) (`python benchmarks/base_memory_need.py`), and how many
+steps per second one environment, several and batches make in [results/base_speed.md](results/base_speed.md)
+(`python benchmarks/base_speed.py`).
 """
 
 TIERS = {"diagnostic": "Diagnostic tier: vectors", "complex": "Complex tier: images"}

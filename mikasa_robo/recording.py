@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import mikasa_robo
 from mikasa_robo.baselines import ppo_lstm
+from mikasa_robo.baselines.arguments import read_env_kwargs
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy
 from mikasa_robo.baselines.evaluation_protocol import read_subject
 from mikasa_robo.baselines.spaces import ObservationLayout
@@ -96,8 +97,8 @@ class Options:
     """Makes one video with all episodes side by side; those that are over stand still."""
     seed: int = 0
     """Of the first episode."""
-    arm: Literal["free", "held"] = "free"
-    """held keeps the arm still until the response phase."""
+    arm: Literal["free", "held"] | None = None
+    """held keeps the arm still until the response phase; by default as the policy was trained; free for a scripted one."""
     size: int = 512
     """Height and width of an episode's picture, pixels."""
     out: Path = Path("videos")
@@ -139,10 +140,13 @@ class Player:
         """What the policy looks at."""
         self.control_mode = CONTROL_MODE
         """The robot's controller that it acts through."""
+        self.env_kwargs: dict[str, Any] = {}
+        """Arguments of the task that it was trained with."""
         if not self.scripted:
             trained = read_subject(Path(policy)).args
             self.obs_mode = trained.obs or trained.default_obs
             self.control_mode = trained.control_mode
+            self.env_kwargs = read_env_kwargs(trained.env_kwargs)
             self._recurrent = trained.algorithm == ppo_lstm.Args.algorithm
             self._network: Any = load_recurrent_policy(policy) if self._recurrent else load_policy(policy)
 
@@ -249,7 +253,7 @@ def record(options: Options, player: Player) -> Iterator[str]:
     batches = 1 if options.tiled else -(-options.episodes // AT_A_TIME)
     n = -(-options.episodes // batches)
     view = VIEWS.get(CATALOG[options.env_id].family, USUAL_VIEW)
-    kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
+    kwargs: dict[str, Any] = {**player.env_kwargs, **({"arm": options.arm} if options.arm else {})}
     env: Any = mikasa_robo.make_env(
         options.env_id,
         n,

@@ -1,0 +1,131 @@
+"""``--env-kwargs`` and ``--init-from`` of ``mikasa train``: what they do, and how they refuse what cannot work."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from baselines import evaluation_protocol, ppo_lstm, ppo_mlp, report
+from baselines.arguments import ArgumentError, read_env_kwargs
+from baselines.training import env_factory
+
+SHORT = [
+    "--num-envs",
+    "4",
+    "--num-steps",
+    "8",
+    "--num-minibatches",
+    "2",
+    "--total-timesteps",
+    "64",
+    "--update-epochs",
+    "1",
+]
+QUIET = ["--eval-every", "0", "--eval-episodes", "4", "--eval-num-envs", "4", "--no-video", "--torch-threads", "1"]
+MAZE = ["--env-id", "PassiveTMaze-v0", *SHORT, *QUIET]
+
+
+def train(module: Any, run_dir: Path, *words: str) -> int:
+    code: int = module.main([*words, "--run-dir", str(run_dir)])
+    return code
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run_dir / "final_eval.json").read_text())
+    return content
+
+
+def test_words_become_arguments() -> None:
+    words = ["arm=held", "delay_steps=20", "goal_radius=0.05", "flag=true", "sizes=[1, 2]", "text=a=b"]
+    read = {"arm": "held", "delay_steps": 20, "goal_radius": 0.05, "flag": True, "sizes": [1, 2], "text": "a=b"}
+    assert read_env_kwargs(words) == read
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["arm"], "--env-kwargs arm is not NAME=VALUE"),
+        (["1a=3"], "is not NAME=VALUE"),
+        (["obs_mode=rgb"], "use --obs"),
+        (["render_mode=human"], "training sets render_mode itself"),
+        (["arm=held", "arm=free"], "arm stands there twice"),
+    ],
+)
+def test_words_that_cannot_be_used_are_named(words: list[str], hint: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=hint):
+        read_env_kwargs(words)
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, "--env-kwargs", *words) == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_and_evaluation_have_the_arguments(tmp_path: Path) -> None:
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, "--env-kwargs", "corridor_length=2") == 0
+    final = result(tmp_path / "run")
+    assert final["final"]["length"] == 3  # a corridor of 2 and the choice; without the argument it is 11
+    assert final["args"]["env_kwargs"] == ["corridor_length=2"]
+    out = tmp_path / "eval.json"
+    checkpoint = str(tmp_path / "run" / "checkpoint.pt")
+    assert evaluation_protocol.main(["--checkpoint", checkpoint, "--episodes", "3", "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["summary"]["length"]["mean"] == 3
+
+
+def test_longer_episodes_than_those_of_the_table_are_played_to_their_end(tmp_path: Path) -> None:
+    assert train(ppo_lstm, tmp_path / "run", *MAZE, "--preset", "none", "--env-kwargs", "corridor_length=40") == 0
+    assert result(tmp_path / "run")["final"]["length"] == 41
+
+
+def test_a_report_keeps_tasks_with_other_arguments_apart(tmp_path: Path) -> None:
+    for length in ("2", "3"):
+        assert train(ppo_mlp, tmp_path / "runs" / length, *MAZE, "--env-kwargs", f"corridor_length={length}") == 0
+    collection = report.collect([tmp_path / "runs"])
+    assert {run.env_id for run in collection.runs} == {f"PassiveTMaze-v0 corridor_length={n}" for n in "23"}
+    assert not collection.problems
+
+
+def test_a_robot_task_has_the_arguments() -> None:
+    args = ppo_mlp.Args(env_id="RememberColor3-v0", env_kwargs=("arm=held", "delay_steps=3"), sim_backend="physx_cpu")
+    env: Any = env_factory(args)(2, None)
+    assert env.unwrapped.arm == "held"
+    assert env.unwrapped.timeline.delay == 3
+    env.close()
+
+
+@pytest.mark.parametrize(("env_id", "word"), [("RememberColor3-v0", "colour=3"), ("PassiveTMaze-v0", "colour=3")])
+def test_arguments_that_a_task_does_not_take_are_named_before_there_is_a_run(
+    env_id: str, word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert train(ppo_mlp, tmp_path / "run", "--env-id", env_id, *SHORT, *QUIET, "--env-kwargs", word) == 2
+    assert "colour" in caplog.text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("module", [ppo_mlp, ppo_lstm])
+def test_a_run_begins_with_the_policy_of_another(module: Any, tmp_path: Path) -> None:
+    assert train(module, tmp_path / "a", *MAZE, "--env-kwargs", "corridor_length=2") == 0
+    first = tmp_path / "a" / "checkpoint.pt"
+    assert train(module, tmp_path / "b", *MAZE, "--seed", "5", "--init-from", str(first)) == 0
+    before = torch.load(first, weights_only=True)["state_dict"]
+    begun = torch.load(tmp_path / "b" / "resume-000000000000.pt", weights_only=True)["policy"]
+    assert begun.keys() == before.keys()
+    assert all(torch.equal(begun[name], before[name]) for name in before)
+    after = torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["state_dict"]
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_policy_that_does_not_fit_is_refused_before_there_is_a_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert train(ppo_mlp, tmp_path / "a", *MAZE) == 0
+    first = str(tmp_path / "a" / "checkpoint.pt")
+    for module, words, hint in (
+        (ppo_mlp, ["--hidden-sizes", "8"], "has hidden_sizes [64, 64], and this run [8]"),
+        (ppo_mlp, ["--env-id", "MemoryLength-v0"], "both need networks and observations of the same sizes"),
+        (ppo_lstm, [], "expected 'mikasa/ppo-lstm/1'"),
+        (ppo_mlp, ["--init-from", str(tmp_path / "none.pt")], "there is no such file"),
+    ):
+        caplog.clear()
+        assert train(module, tmp_path / "b", *MAZE, "--init-from", first, *words) == 2
+        assert hint in caplog.text
+        assert not (tmp_path / "b").exists()
