@@ -5,7 +5,10 @@
 Every row is written to the CSV as soon as it is measured; a run that is given an existing CSV goes on where that ended.
 
 With ``--sweep forgetful`` it measures instead how far back a task of each family reaches: for numbers k of remembered views
-how often ``forgetful(k)`` succeeds, with delays of ``--delay`` steps.
+how often ``forgetful(k)`` succeeds, with delays of ``--delay`` steps (it goes on where a CSV ended, too):
+
+    python benchmarks/memory_need.py --sweep forgetful --episodes 60 --num-envs 60 --csv docs/results/horizon.csv \\
+        --markdown docs/results/horizon.md --picture docs/pictures/horizon.png
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ STRICT = 0.999
 """Level of the intervals that decide: with some 200 comparisons, one in twenty would look like a find at 0.95."""
 ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
+SWEEP_FIELDS = ("env_id", "delay", "k", "episodes", "successes")
 FIELDS = ("env_id", "run", "episodes", "successes", "failures", "mean_length", "seconds")
 
 
@@ -139,7 +143,7 @@ def append(path: Path | None, values: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, list(values))
         if new:
             writer.writeheader()
         writer.writerow(values)
@@ -222,6 +226,15 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
     holds what is left of the cue after it was seen and the time of the movement. Bisection supposes that more memory is
     never worse.
     """
+    known: dict[tuple[str, int, int], float] = {}
+    if options.csv is not None and options.csv.exists():
+        with options.csv.open(newline="") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != SWEEP_FIELDS:
+                raise SystemExit(f"--csv {options.csv} holds no sweep: name another file, or move that one away")
+            for found in reader:
+                key = found["env_id"], int(found["delay"]), int(found["k"])
+                known[key] = int(found["successes"]) / int(found["episodes"])
     curves: dict[tuple[str, int], dict[int, float]] = {}
     table = []
     for row in rows:
@@ -236,8 +249,13 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
                 dial: dict[str, int] = dial,
                 curve: dict[int, float] = curve,
             ) -> bool:
+                if (row.id, delay, k) in known:
+                    curve[k] = known[row.id, delay, k]
+                    return curve[k] > ENOUGH
                 outcome = evaluate(row.id, policy_maker("forgetful", k), options.episodes, options.num_envs, **dial)
                 curve[k] = outcome.rate
+                values = (row.id, delay, k, outcome.episodes, outcome.successes)
+                append(options.csv, dict(zip(SWEEP_FIELDS, values, strict=True)))
                 print(f"{row.id} delay {delay} k {k}: {cell(outcome)} %", flush=True)
                 return outcome.rate > ENOUGH
 

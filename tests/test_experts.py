@@ -78,6 +78,13 @@ def test_a_memory_of_what_was_seen_is_as_good_as_the_oracle(env_id: str) -> None
     assert run(env_id, "forgetful", 16).successes >= 15
 
 
+@pytest.mark.parametrize("env_id", ["RotateStrictPos-v0", "TakeItBack-v0"])
+def test_what_is_handled_may_be_hidden_for_a_while(env_id: str) -> None:
+    """The hand keeps out of the place where it will stand again; and what stands there again was not moved."""
+    assert run(env_id, "expert", 16, delay_steps=20).successes >= 15
+    assert run(env_id, "forgetful", 16, delay_steps=20).successes >= 15
+
+
 def test_a_sweep_is_a_guess_unless_mistakes_are_ignored() -> None:
     swept = run("RememberColor3-v0", "sweeper")
     assert swept.successes <= upper_bound(1 / 3, EPISODES)
@@ -240,8 +247,14 @@ def test_the_table_is_made_and_continued(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_sweep_finds_how_far_back_a_task_reaches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--markdown", str(tmp_path / "sweep.md"), "--picture", str(tmp_path / "sweep.png")]
+    files += ["--csv", str(tmp_path / "sweep.csv")]
     size = ["--episodes", "16", "--num-envs", "16", "--delay", "12", "--resolution", "12"]
     memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    assert "delay 12 k 0" in capsys.readouterr().out
+    first = (tmp_path / "sweep.md").read_text()
+    memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    assert "delay 12 k 0" not in capsys.readouterr().out, "what was measured is measured again"
+    assert (tmp_path / "sweep.md").read_text() == first
     (row,) = (tmp_path / "sweep.md").read_text().splitlines()[2:]
     name, delay, smallest, without = row.strip("| ").split(" | ")
     assert (name, delay) == ("`RememberColor3-v0`", "12")

@@ -18,6 +18,8 @@ from .skill import History, Skill, View
 YAW_RANGE = (-2.0, 3.5)
 """Turn of the gripper about the vertical that the last joint allows, rad."""
 HOVER = 0.12
+WAITING = (0.0, 0.0, 0.25)
+"""Where the hand is during a delay, m: above whatever will stand there again."""
 GRASP = 0.02
 """z of the fingertips, m."""
 
@@ -40,7 +42,8 @@ class RotateSkill(Skill):
         now = history.now
         assert now.prompt is not None
         row = torch.arange(self.num_envs, device=u.device)
-        first = torch.stack([_pose(view) for view in history.views])[history.oldest, row]
+        seen = history.visible[..., 0].to(torch.int8).argmax(dim=0)  # in a delay the peg is hidden, and not moved
+        first = torch.stack([_pose(view) for view in history.views])[seen, row]
         # one view alone tells nothing of the start: it is guessed
         start = torch.where(history.valid.sum(dim=0) > 1, yaw_of(first), math.pi * (u[:, 0] - 0.5))
         if len(history.views) > 1:
@@ -79,7 +82,8 @@ class RotateSkill(Skill):
         done = (remaining.abs() < 0.04) & holding
         rest = torch.zeros_like(action)
         rest[:, -1] = -1
-        return torch.where(done[:, None], rest, action)
+        action = torch.where(done[:, None], rest, action)
+        return torch.where(view.visible[:, :1], action, self.wait(view, WAITING))
 
 
 def fold(angle: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ HEIGHT = 0.09
 """Of the hand above the cube before it comes down, m."""
 LOW = 0.022
 """z of the tool centre point while it drags, m."""
+WAITING = (0.0, 0.0, 0.25)
+"""Where the hand is during a delay, m: above whatever will stand there again."""
 DRAG_STEP = 0.035
 """How far ahead of the hand its goal is while it drags, m: slow enough for the cube to stay in the hand."""
 RESTING = 0.07
@@ -88,7 +90,10 @@ class TakeItBackSkill(Skill):
         xy = torch.where((self._stage == CLOSE)[:, None], tcp[:, :2], xy)
         z = torch.where(self._stage == ABOVE, cube[:, 2] + HEIGHT, torch.full_like(cube[:, 2], LOW))
         gripper = torch.where(self._stage >= CLOSE, -1.0, 1.0)
-        return self.arm.act(view.joints, torch.cat([xy, z[:, None]], dim=1), self._leaning(), gripper)
+        action = self.arm.act(view.joints, torch.cat([xy, z[:, None]], dim=1), self._leaning(), gripper)
+        hidden = ~view.visible[:, CUBE]
+        self._enter(hidden, ABOVE)
+        return torch.where(hidden[:, None], self.wait(view, WAITING), action)
 
     def _enter(self, rows: Tensor, stage: int) -> None:
         self._stage = torch.where(rows, stage, self._stage)
