@@ -201,6 +201,20 @@ class _Policy(Encoder):
         """Where the weights are."""
         return next(self.parameters()).device
 
+    def compile_parts(self, cuda_graphs: bool) -> None:
+        """Has torch compile what holds weights, at its first use; names in ``state_dict`` stay as they are.
+
+        The LSTM is left to torch's own implementation, which is one call already.
+        """
+        # Trained and played, one by one and in batches, each part is compiled several times: more often than torch's
+        # limit of 8, beyond which it would silently go on without.
+        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+        setattr(torch._dynamo.config, limit, max(64, getattr(torch._dynamo.config, limit)))
+        mode = "reduce-overhead" if cuda_graphs else None
+        parts = [module for name, module in self.named_children() if name in ("actor", "critic", "trunk")]
+        for module in [*parts, *self.pictures]:
+            module.forward = torch.compile(module.forward, mode=mode)
+
     def distribution(self, parameters: Tensor) -> Distribution:
         """Of actions, from means or logits (..., P)."""
         return Categoricals(parameters, self.action.sizes) if self.action.sizes else Gaussian(parameters, self.log_std)

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -235,6 +236,16 @@ class _Run:
         except ValueError as error:
             raise ArgumentError(f"--env-id {args.env_id}: {error}") from error
         self.policy: Policy = self.learner.policy
+        if args.compile == "cuda-graphs" and self.device.type != "cuda":
+            raise ArgumentError(
+                f"--compile cuda-graphs needs the networks on a GPU, not on {self.device}; use on or off"
+            )
+        if args.compile != "off" and self.device.type == "cpu" and not _finds_compiler():
+            raise ArgumentError(
+                "--compile on needs a C++ compiler on a CPU: install g++, name yours in CXX, or use off"
+            )
+        if args.compile != "off":
+            self.policy.compile_parts(args.compile == "cuda-graphs")
         self.checkpoints = Checkpoints(run_dir, args.keep_checkpoints)
         self.stats = EpisodeStats()
         self.step = 0
@@ -408,6 +419,10 @@ def _saved_run(args: CommonArgs, run_dir: Path) -> dict[str, Any]:
     if saved["team_size"] != team_size():
         raise ArgumentError(f"--resume {run_dir} was started by {saved['team_size']} processes, not {team_size()}")
     return saved
+
+
+def _finds_compiler() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 def _next_multiple(step: int, every: int) -> float:

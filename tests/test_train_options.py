@@ -1,6 +1,8 @@
 """``--env-kwargs`` and ``--init-from`` of ``mikasa train``: what they do, and how they refuse what cannot work."""
 
+import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 
 from baselines import evaluation_protocol, ppo_lstm, ppo_mlp, report
 from baselines.arguments import ArgumentError, read_env_kwargs
+from baselines.networks import ActorCritic, RecurrentActorCritic
 from baselines.training import env_factory
 
 SHORT = [
@@ -129,3 +132,48 @@ def test_a_policy_that_does_not_fit_is_refused_before_there_is_a_run(
         assert train(module, tmp_path / "b", *MAZE, "--init-from", first, *words) == 2
         assert hint in caplog.text
         assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.parametrize("policy", [ActorCritic(5, 2), RecurrentActorCritic(5, 2)], ids=["mlp", "lstm"])
+def test_a_compiled_policy_computes_the_same(policy: Any) -> None:
+    torch._dynamo.reset()
+    counted = torch._dynamo.utils.counters["stats"]
+    before = counted["unique_graphs"]
+    compiled = copy.deepcopy(policy)
+    compiled.compile_parts(cuda_graphs=False)
+    assert compiled.state_dict().keys() == policy.state_dict().keys()
+    generator = torch.Generator().manual_seed(0)
+    for steps, n in ((6, 8), (6, 3)):
+        obs = torch.randn((steps, n, 5), generator=generator)
+        starts = torch.rand((steps, n), generator=generator) < 0.2
+        for one in (policy, compiled):
+            one.zero_grad()
+            if isinstance(one, ActorCritic):
+                log_prob, _, value = one.evaluate(obs, obs[..., :2])
+            else:
+                distribution, value, _ = one.replay(obs, one.empty_memory(n), starts)
+                log_prob = distribution.log_prob(obs[..., :2])
+            (log_prob.mean() + value.mean()).backward()
+        for a, b in zip(policy.parameters(), compiled.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+    assert counted["unique_graphs"] > before, "nothing was compiled"
+    torch._dynamo.reset()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_graphs_want_a_gpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, "--compile", "cuda-graphs") == 2
+    assert "--compile cuda-graphs needs a GPU" in caplog.text
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_compiler_compiling_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, "--compile", "on") == 2
+    assert "--compile on needs a C++ compiler" in caplog.text
+    assert not (tmp_path / "run").exists()
