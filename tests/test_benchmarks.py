@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -75,3 +76,40 @@ def test_all_tasks_get_the_same_walk_of_moderate_actions() -> None:
 def test_wrong_options_are_named(args: Args, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         args.check()
+
+
+@pytest.mark.slow
+def test_train_speed_measures_everybody(tmp_path: Path) -> None:
+    pytest.importorskip("sb3_contrib", reason="pip install 'mikasa-suite[bench]'")
+    few = ["--rounds", "1", "--rollouts", "1", "--transitions", "128", "--num-envs", "8", "--torch-threads", "1"]
+    out = tmp_path / "speed.csv"
+    done = subprocess.run(
+        [sys.executable, "benchmarks/train_speed.py", *few, "--algorithms", "ppo-mlp", "--csv", str(out)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with out.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert [row[2] for row in rows] == ["8", "1", "1", "2", "4"], "environments of each"
+    for row in rows:
+        told = dict(zip(header, row, strict=True))
+        assert float(told["env-steps/s"]) >= float(told["slowest round"]) > 0
+        assert told["torch threads"] == "1"
+    assert "x the best of the others (goal" in done.stdout
+
+
+def test_train_speed_keeps_the_better_of_the_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a script, which imports its neighbours
+    train_speed = importlib.import_module("train_speed")
+    rates = {1: 100.0, 2: 300.0, 4: 200.0}
+    contender = train_speed.Contender("ppo-mlp", "somebody", 1, lambda threads: rates[threads])
+    before = torch.get_num_threads()
+    contender.take_turn((1, 2, 4))
+    assert (contender.rates, contender.threads) == ([300.0], [2])
+    assert torch.get_num_threads() == before
+    assert "--torch-threads 1 0 cannot" in (train_speed.problem(train_speed.Args(torch_threads=(1, 0))) or "")
