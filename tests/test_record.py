@@ -153,7 +153,14 @@ def test_a_checkpoint_acts_and_must_fit(
     assert cli.main(["record", "--env-id", ENV_ID, *argv]) == 2
     assert "it was trained on another task" in capsys.readouterr().err
     assert len(made) == 1
+    assert "arm" not in made[0]
     assert not (tmp_path / "videos").exists()
+    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7")).plain()
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=own)
+    for words, arm in (([], "held"), (["--arm", "free"], "free")):
+        made.clear()
+        assert cli.main(["record", "--env-id", ENV_ID, *argv, *words]) == 2
+        assert (made[0]["arm"], made[0]["delay_steps"]) == (arm, 7), "the policy's own, unless told otherwise"
 
 
 def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: Path) -> None:
