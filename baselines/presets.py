@@ -38,13 +38,16 @@ BASE: dict[str, Any] = {
     "eval_every": 50_000,
 }
 
+SHORT_VIEW: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.9}
+
 PRESETS: dict[str, Preset] = {
-    # Robot tasks, observed as numbers: the defaults were chosen on them.
-    "robo-numbers": Preset(),
+    # Robot tasks, observed as numbers: PPO-MLP's defaults were chosen on them. The shaped reward tells at every step which
+    # way to go, so that a short view learns faster: RememberColor3 in 0.8 million steps, where 0.99 was still hovering.
+    "robo-numbers": Preset(own={"ppo-lstm": SHORT_VIEW}),
     # Robot tasks, observed in pictures: these are slow to draw and large to keep.
     "robo-pictures": Preset(
         {"num_envs": 16, "eval_num_envs": 10, "eval_episodes": 50},
-        {"ppo-lstm": {"num_minibatches": 4}},
+        {"ppo-lstm": {"num_minibatches": 4, **SHORT_VIEW}},
     ),
     # mikasa_base, vectors: short episodes with a reward at their end.
     "base-diagnostic": Preset(
