@@ -187,7 +187,7 @@ class CommonArgs:
     """Where the networks live; by default where the environment's tensors are."""
     compile: Literal["off", "on", "cuda-graphs"] = "off"
     """Compile the networks with torch.compile; cuda-graphs, on a GPU, records them as CUDA graphs too (its mode
-    reduce-overhead). The first update then takes a minute longer. On a CPU it needs a C++ compiler and gains little."""
+    reduce-overhead). The first update then takes longer. On a CPU it needs a C++ compiler."""
     torch_threads: int = 0
     """Torch threads of an update; 0 means one per core. While the simulator runs, torch has one."""
 

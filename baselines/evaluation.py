@@ -15,7 +15,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from mikasa_robo.sim.render import RenderingUnavailableError
+from mikasa_robo.sim.render import RenderingUnavailableError, write_video
 
 from .environments import EnvFactory, GymnasiumVectorEnv
 from .spaces import Obs, flatten, map_obs
@@ -219,8 +219,6 @@ def record_video(
     Args:
         env: a batched environment made with ``render_mode="rgb_array"``; ``env.render()`` gives (N, H, W, 3).
     """
-    from imageio import v3 as imageio
-
     num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
     pictures: Tensor | None = None
     frames: list[Tensor] = []
@@ -235,13 +233,7 @@ def record_video(
 
     begin()
     _play(policy, env, [first_seed + i for i in range(num_envs)], device, on_step=film)
-    # A name of its own until it is whole, so that a crash leaves no broken video behind.
-    partial = path.with_name(f".partial-{path.name}")
-    try:
-        imageio.imwrite(partial, torch.stack(frames).numpy(), plugin="FFMPEG", fps=fps, macro_block_size=2)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_video(path, torch.stack(frames).numpy(), fps)
 
 
 def film(

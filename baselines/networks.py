@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -181,6 +181,16 @@ class Encoder(nn.Module):
         return shape[: len(shape) - len(part.shape)]
 
 
+class _Cloned:
+    """Calls a function recorded as a CUDA graph, which writes each result where it wrote the one before, and copies it."""
+
+    def __init__(self, recorded: Callable[[Tensor], Tensor]) -> None:
+        self._recorded = recorded
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._recorded(x).clone()
+
+
 class _Policy(Encoder):
     """An encoder with a distribution of actions; `log_std` is a parameter where actions are continuous."""
 
@@ -213,7 +223,8 @@ class _Policy(Encoder):
         mode = "reduce-overhead" if cuda_graphs else None
         parts = [module for name, module in self.named_children() if name in ("actor", "critic", "trunk")]
         for module in [*parts, *self.pictures]:
-            module.forward = torch.compile(module.forward, mode=mode)
+            compiled = torch.compile(module.forward, mode=mode)
+            module.forward = _Cloned(compiled) if cuda_graphs else compiled
 
     def distribution(self, parameters: Tensor) -> Distribution:
         """Of actions, from means or logits (..., P)."""

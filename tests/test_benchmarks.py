@@ -18,13 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 IDS = ("ShellGameTouch-v0", "RememberColor3-v0")
 
 
-def test_task_speed_runs_and_writes_a_row_for_each_id(tmp_path: Path) -> None:
-    few = ["--num-envs", "1", "3", "--rounds", "2", "--steps", "3", "--warm-up", "4"]
-    files = {"csv": tmp_path / "new" / "speed.csv", "markdown": tmp_path / "speed.md"}
-    where = [text for name, path in files.items() for text in (f"--{name}", str(path))]
-    # a process of its own: it turns warnings and logging off
+def run_script(name: str, *words: str) -> str:
+    """What a benchmark prints; in a process of its own, as they turn warnings and logging off."""
     done = subprocess.run(
-        [sys.executable, "benchmarks/task_speed.py", "--env-ids", *IDS, *few, *where],
+        [sys.executable, f"benchmarks/{name}", *words],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -33,6 +30,14 @@ def test_task_speed_runs_and_writes_a_row_for_each_id(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_task_speed_runs_and_writes_a_row_for_each_id(tmp_path: Path) -> None:
+    few = ["--num-envs", "1", "3", "--rounds", "2", "--steps", "3", "--warm-up", "4"]
+    files = {"csv": tmp_path / "new" / "speed.csv", "markdown": tmp_path / "speed.md"}
+    where = [text for name, path in files.items() for text in (f"--{name}", str(path))]
+    said = run_script("task_speed.py", "--env-ids", *IDS, *few, *where)
     with files["csv"].open(newline="") as file:
         header, *rows = csv.reader(file)
     assert header[:2] == ["ID", "T"]
@@ -40,7 +45,7 @@ def test_task_speed_runs_and_writes_a_row_for_each_id(tmp_path: Path) -> None:
     for row in rows:
         assert all(float(number) > 0 for number in row[1:-1])
         assert len(row) == len(header) == 7
-    for text in (done.stdout, files["markdown"].read_text()):
+    for text in (said, files["markdown"].read_text()):
         for row in rows:
             assert sum(all(cell in line for cell in row) for line in text.splitlines()) == 1
 
@@ -83,16 +88,7 @@ def test_train_speed_measures_everybody(tmp_path: Path) -> None:
     pytest.importorskip("sb3_contrib", reason="pip install 'mikasa-suite[bench]'")
     few = ["--rounds", "1", "--rollouts", "1", "--transitions", "128", "--num-envs", "8", "--torch-threads", "1"]
     out = tmp_path / "speed.csv"
-    done = subprocess.run(
-        [sys.executable, "benchmarks/train_speed.py", *few, "--algorithms", "ppo-mlp", "--csv", str(out)],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    said = run_script("train_speed.py", *few, "--algorithms", "ppo-mlp", "--csv", str(out))
     with out.open(newline="") as file:
         header, *rows = csv.reader(file)
     assert [row[2] for row in rows] == ["8", "1", "1", "2", "4"], "environments of each"
@@ -100,7 +96,7 @@ def test_train_speed_measures_everybody(tmp_path: Path) -> None:
         told = dict(zip(header, row, strict=True))
         assert float(told["env-steps/s"]) >= float(told["slowest round"]) > 0
         assert told["torch threads"] == "1"
-    assert "x the best of the others (goal" in done.stdout
+    assert "x the best of the others (goal" in said
 
 
 def test_train_speed_keeps_the_better_of_the_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import tyro
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
+from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering, write_video
 
 from .evaluation import PolicyMaker, evaluate
 from .policies import OBS_MODE, Embodied, Expert, Forgetful, Random, Sweeper
@@ -106,7 +106,6 @@ def _problem(options: Options) -> str | None:
 @torch.no_grad()
 def film(env_id: str, make_policy: PolicyMaker, path: Path, seed: int = 0, num_envs: int = 4, **kwargs: Any) -> None:
     """Draws one episode of ``num_envs`` environments side by side, until all are over, as an MP4 of 20 frames/s."""
-    import imageio.v3 as imageio
     from mani_skill.utils.visualization.misc import tile_images
 
     env: Any = mikasa_robo.make_env(env_id, num_envs, obs_mode=OBS_MODE, render_mode="rgb_array", **kwargs)
@@ -125,10 +124,4 @@ def film(env_id: str, make_policy: PolicyMaker, path: Path, seed: int = 0, num_e
     frames.append(tile_images(env.render(), nrows=rows).cpu().numpy())
     env.close()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own until it is whole, so that a crash leaves no broken video behind.
-    partial = path.with_name(f".partial-{path.name}")
-    try:
-        imageio.imwrite(partial, frames, plugin="FFMPEG", fps=20, macro_block_size=2)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_video(path, frames, fps=20)

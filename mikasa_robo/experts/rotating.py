@@ -13,13 +13,11 @@ from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.tasks.rotate import HALF_WIDTH, Rotate, heading
 
 from .arm import facing_down
-from .skill import History, Skill, View
+from .skill import WAITING, History, Skill, View
 
 YAW_RANGE = (-2.0, 3.5)
 """Turn of the gripper about the vertical that the last joint allows, rad."""
 HOVER = 0.12
-WAITING = (0.0, 0.0, 0.25)
-"""Where the hand is during a delay, m: above whatever will stand there again."""
 GRASP = 0.02
 """z of the fingertips, m."""
 

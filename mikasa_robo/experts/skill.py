@@ -14,6 +14,9 @@ from mikasa_robo.core.env import ARM_JOINTS, MemoryEnv
 
 from .arm import Arm, facing_down
 
+WAITING = (0.0, 0.0, 0.25)
+"""Where a hand is that has to keep clear during a delay, m: above whatever will stand on the table again."""
+
 
 @dataclass
 class View:

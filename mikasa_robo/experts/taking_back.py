@@ -13,7 +13,7 @@ from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.tasks.take_it_back import LANES
 
 from .arm import quaternion_product
-from .skill import History, Skill, View
+from .skill import WAITING, History, Skill, View
 
 CUBE, RED, MAGENTA = range(3)
 ABOVE, DOWN, CLOSE, DRAG = range(4)
@@ -23,8 +23,6 @@ HEIGHT = 0.09
 """Of the hand above the cube before it comes down, m."""
 LOW = 0.022
 """z of the tool centre point while it drags, m."""
-WAITING = (0.0, 0.0, 0.25)
-"""Where the hand is during a delay, m: above whatever will stand there again."""
 DRAG_STEP = 0.035
 """How far ahead of the hand its goal is while it drags, m: slow enough for the cube to stay in the hand."""
 RESTING = 0.07

@@ -1,4 +1,4 @@
-"""Whether SAPIEN can draw here: asked of a child process, since a broken Vulkan driver can end the process that asks."""
+"""Whether SAPIEN can draw here, asked of a child process, as a broken Vulkan driver can end the one that asks; videos."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 MEND = (
     "install a Vulkan driver that SAPIEN can draw with (Debian 12: mesa-vulkan-drivers 25 from bookworm-backports, which "
@@ -60,3 +61,15 @@ def require_rendering(what: str, device: str = "cpu") -> None:
     problem = rendering_problem(device)
     if problem is not None:
         raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw here ({problem}): {MEND}")
+
+
+def write_video(path: Path, frames: Any, fps: int) -> None:
+    """Writes pictures (T, H, W, 3) uint8 as an MP4, which gets its name once it is whole."""
+    import imageio.v3 as imageio  # of the extra `train`
+
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        imageio.imwrite(partial, frames, plugin="FFMPEG", fps=fps, macro_block_size=2)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
