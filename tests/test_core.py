@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from mani_skill.utils.structs import Actor
 from task_helpers import chi_square_p
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS
 from mikasa_robo.core import rewards, state
 from mikasa_robo.core.choice import ChoiceState, advance_choice, choice_layout, sample_choice
+from mikasa_robo.core.env import MemoryEnv, Senses
 from mikasa_robo.core.phases import CUE, DELAY, PHASES, RESPONSE, Timeline
 from mikasa_robo.core.sampling import (
     BLOCK_JITTER,
@@ -594,3 +596,15 @@ def test_lowest_point_agrees_with_the_points_of_the_rims() -> None:
     assert float((found - position[:, 2]).max()) < -0.029, "random turns lie between flat and upright"
     standing = lowest_point(torch.tensor([0, 0, 0.04, 1.0, 0, 0, 0], dtype=torch.float64))
     assert float(standing) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_task_that_lacks_something_is_told_what() -> None:
+    class Half(MemoryEnv[ChoiceState]):
+        def build(self) -> list[Actor]:
+            raise AssertionError("it is told before anything is built")
+
+        def judge(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
+            return {}
+
+    with pytest.raises(TypeError, match=r"Half .* advance, layout, oracle, reward_terms, sample, state_features$"):
+        Half(cue_steps=1, delay_steps=0, response_steps=10)

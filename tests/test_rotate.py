@@ -19,6 +19,7 @@ from torch import Tensor
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import STATIC_SPEED, Senses
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.core.symmetry import PEG_ROTATIONS, folded
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.skill import look
 from mikasa_robo.tasks.rotate import (
@@ -26,14 +27,12 @@ from mikasa_robo.tasks.rotate import (
     HALF_WIDTH,
     LEVEL,
     NEAR,
-    PEG_ROTATIONS,
     REST_SPEED,
     REST_TURN,
     TOLERANCE,
     Rotate,
     RotateState,
     RotateStrict,
-    folded,
     heading,
     sample_peg,
     tilt,
@@ -113,7 +112,7 @@ def test_rotations_that_look_the_same_are_told_as_one() -> None:
     yaw = torch.linspace(-3.1, 3.1, 1000)
     flat = turned_pose(torch.zeros(1000, 2), yaw)[:, 3:]
     turned = turned_pose(torch.zeros(1000, 2), yaw + math.pi)[:, 3:]
-    one, other = folded(flat), folded(turned)
+    one, other = folded(flat, PEG_ROTATIONS), folded(turned, PEG_ROTATIONS)
     assert torch.allclose((one * other).sum(dim=1).abs(), torch.ones(1000), atol=1e-5)
     assert float(heading(one).abs().max()) <= math.pi / 2 + 1e-5
 
@@ -469,12 +468,12 @@ def test_a_peg_looks_the_same_from_8_sides() -> None:
         cross = torch.linalg.cross(axis, corners)
         there = corners + 2 * w * cross + 2 * torch.linalg.cross(axis, cross)
         assert float((there[:, None] - corners).norm(dim=-1).amin(dim=1).max()) < 1e-5, "it does not look the same"
-        again = folded(quaternion_raw_multiply(q, side))
-        assert float((again * folded(q)).sum(dim=1).abs().min()) > 1 - 1e-5
+        again = folded(quaternion_raw_multiply(q, side), PEG_ROTATIONS)
+        assert float((again * folded(q, PEG_ROTATIONS)).sum(dim=1).abs().min()) > 1 - 1e-5
     # lying on any of its sides and pointing anywhere: yaw within a right angle, no roll
     for roll in (0.0, 0.5, 1.0, 1.5):
         yaw = torch.linspace(-math.pi, math.pi, COUNT)
-        seen = folded(quaternion_raw_multiply(about("z", yaw), about("x", roll * math.pi)))
+        seen = folded(quaternion_raw_multiply(about("z", yaw), about("x", roll * math.pi)), PEG_ROTATIONS)
         assert float(heading(seen).abs().max()) <= math.pi / 2 + 1e-4
         assert max(float(angle.abs().max()) for angle in tilt(seen)) < 1e-3
 

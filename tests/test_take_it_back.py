@@ -28,15 +28,14 @@ from mikasa_robo.assets.bodies import DISC_THICKNESS
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import STATIC_SPEED, Senses
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.core.symmetry import CUBE_ROTATIONS, folded
 from mikasa_robo.experts.policies import Expert
 from mikasa_robo.experts.skill import History, View
 from mikasa_robo.experts.taking_back import TakeItBackSkill
 from mikasa_robo.tasks.take_it_back import (
-    CUBE_ROTATIONS,
     HALF_SIZE,
     TakeItBack,
     TakeItBackState,
-    folded,
     outside,
     sample_start_and_goal,
 )
@@ -131,14 +130,14 @@ def test_a_cube_looks_the_same_from_24_sides() -> None:
     assert float(apart.max()) < 0.8, "two of them are one rotation"
     generator = torch.Generator().manual_seed(0)
     q = torch.nn.functional.normalize(torch.randn(MANY, 4, generator=generator), dim=1)
-    least = folded(q)
+    least = folded(q, CUBE_ROTATIONS)
     # the farthest a cube's orientation can be from looking unturned is 62.8 degrees
     assert float(least[:, 0].abs().min()) > math.cos(math.radians(62.81) / 2) - 1e-5
     for side in CUBE_ROTATIONS:
-        again = folded(quaternion_raw_multiply(q, side))
+        again = folded(quaternion_raw_multiply(q, side), CUBE_ROTATIONS)
         assert float((again * least).sum(dim=1).abs().min()) > 1 - 1e-5
     yaw = torch.linspace(-math.pi, math.pi, MANY)
-    seen = folded(torch.stack([(yaw / 2).cos(), 0 * yaw, 0 * yaw, (yaw / 2).sin()], dim=1))
+    seen = folded(torch.stack([(yaw / 2).cos(), 0 * yaw, 0 * yaw, (yaw / 2).sin()], dim=1), CUBE_ROTATIONS)
     angle = 2 * torch.atan2(seen[:, 3] * seen[:, 0].sign(), seen[:, 0].abs())
     assert float(angle.abs().max()) <= math.pi / 4 + 1e-5
     turns = (yaw - angle) / (math.pi / 2)

@@ -106,6 +106,11 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         obs_mode: str | None = "state",
         **kwargs: Any,
     ) -> None:
+        missing = [
+            name for name in dir(type(self)) if getattr(getattr(type(self), name), "__isabstractmethod__", False)
+        ]
+        if missing:  # ManiSkill's environments have no ABCMeta, which would see to it
+            raise TypeError(f"{type(self).__name__} is no task yet: it has to define {', '.join(missing)}")
         self.timeline = Timeline(cue_steps, delay_steps, response_steps)
         if on_mistake not in ("fail", "ignore"):
             raise ValueError(f"on_mistake={on_mistake!r} is not known: use 'fail' or 'ignore'")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, Senses
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between
+from mikasa_robo.core.symmetry import PEG_ROTATIONS, folded
 
 HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
 JITTER = 0.1  # m, of the peg's centre in x and in y
@@ -28,26 +28,6 @@ LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 REST_SPEED, REST_TURN = 0.05, 0.2  # m/s, rad/s
 SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
 STANDING = 0.1  # a peg whose axis is so short as seen from above stands on end: which way it points is not to be told
-
-_H = math.sqrt(0.5)
-PEG_ROTATIONS = torch.tensor(
-    [
-        *([1, 0, 0, 0], [_H, _H, 0, 0], [_H, -_H, 0, 0], [0, 1, 0, 0]),  # about its long side
-        *([0, 0, 1, 0], [0, 0, 0, 1], [0, 0, _H, _H], [0, 0, _H, -_H]),  # end for end
-    ],
-    dtype=torch.float32,
-)
-"""(8, 4) quaternions wxyz that turn a peg, whose long side is x, into itself."""
-
-
-def folded(q: Tensor) -> Tensor:
-    """(N, 4) quaternions of a peg to the least rotations that look the same: its ends are alike, and so are its sides.
-
-    Of a peg that lies on the table the yaw is then in ±π/2.
-    """
-    same = quaternion_raw_multiply(q[:, None], PEG_ROTATIONS.to(q))  # (N, 8, 4)
-    least = same[..., 0].abs().argmax(dim=1)
-    return same[torch.arange(len(q), device=q.device), least]
 
 
 def long_axis(q: Tensor) -> Tensor:
@@ -215,7 +195,7 @@ class Rotate(MemoryEnv[RotateState]):
 
     def perceive(self, s: RotateState, senses: Senses) -> tuple[Tensor, Tensor]:
         poses = senses.objects[..., :7].clone()
-        poses[:, 0, 3:] = folded(poses[:, 0, 3:])
+        poses[:, 0, 3:] = folded(poses[:, 0, 3:], PEG_ROTATIONS)
         return self.layout(s, senses.elapsed)[0], poses
 
     def judge(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
@@ -17,6 +15,7 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, Senses
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
+from mikasa_robo.core.symmetry import CUBE_ROTATIONS, folded
 
 HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
@@ -29,25 +28,6 @@ MIDDLE = 0.005  # m: the least tolerance of the goal's middle
 LYING = 0.01  # m: a cube whose centre is so near the height at which it lies is on the table
 REST_SPEED = 0.05  # m/s
 SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
-
-
-def _cube_rotations() -> Tensor:
-    """(24, 4) quaternions wxyz that turn a cube into itself."""
-    found = torch.tensor(list(itertools.product((-1.0, 0.0, 1.0), repeat=4)), dtype=torch.float64)
-    found = found[(found != 0).sum(dim=1) != 3]  # 1, 2 or 4 entries that are not 0, all of one size
-    found = found / found.norm(dim=1, keepdim=True)
-    first = found.gather(1, (found != 0).to(torch.int64).argmax(dim=1, keepdim=True))
-    return found[first[:, 0] > 0].to(torch.float32)  # q and -q are one rotation
-
-
-CUBE_ROTATIONS = _cube_rotations()
-
-
-def folded(q: Tensor) -> Tensor:
-    """(N, 4) quaternions of a cube to the least rotations that look the same: all its sides are of one colour."""
-    same = quaternion_raw_multiply(q[:, None], CUBE_ROTATIONS.to(q))  # (N, 24, 4)
-    least = same[..., 0].abs().argmax(dim=1)
-    return same[torch.arange(len(q), device=q.device), least]
 
 
 def outside(xyz: Tensor, centre: Tensor, radius: float) -> Tensor:
@@ -184,7 +164,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     def perceive(self, s: TakeItBackState, senses: Senses) -> tuple[Tensor, Tensor]:
         poses = senses.objects[..., :7].clone()
-        poses[:, 0, 3:] = folded(poses[:, 0, 3:])
+        poses[:, 0, 3:] = folded(poses[:, 0, 3:], CUBE_ROTATIONS)
         return self.layout(s, senses.elapsed)[0], poses
 
     def _to_middle(self, s: TakeItBackState, senses: Senses) -> Tensor:

@@ -1,0 +1,187 @@
+"""Ways to succeed without memory of the cue, with and without the rule that closes them, in one table.
+
+    python benchmarks/shortcuts.py --csv docs/results/shortcuts.csv --markdown docs/results/shortcuts.md
+
+Each way is a scripted policy with the skill of the expert. Where a task departs from the paper's to close one, it is run
+both as the paper has it (``on_mistake="ignore"``, or a goal that is reached at its edge) and as it is here. For Intercept
+and InterceptGrab, where nothing was changed, it is run once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import tyro
+from tables import in_markdown, plain, write_csv, write_text
+from torch import Tensor
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts.evaluation import Outcome, evaluate
+from mikasa_robo.experts.policies import Expert, Policy, Sweeper
+from mikasa_robo.experts.rotating import fold, yaw_of
+from mikasa_robo.experts.skill import Skill, View
+from mikasa_robo.experts.taking_back import CUBE, MAGENTA, RED
+from mikasa_robo.tasks.rolling_ball import DRIFT, RollingBallTask
+from mikasa_robo.tasks.rotate import SET_DOWN, TOLERANCE, Rotate
+from mikasa_robo.tasks.take_it_back import LANES
+
+SPACING = 0.17
+"""Between two stops of the turning hand, rad: a little less than twice the tolerance, as it stops not quite there."""
+SLOW = 0.01
+"""A peg that turns by less in a step, rad, stands still: the limit is 0.2 rad/s."""
+
+
+class TurnOn(Policy):
+    """Turns the peg the prompted way, on and on, and stops every `SPACING` rad.
+
+    It remembers where it will stop next, and so not how the peg lay at the start once it has stopped for the first time.
+    """
+
+    def __init__(self, skill: Skill, seed: int = 0) -> None:
+        super().__init__(skill, seed)
+        self._first = cast(Rotate, skill.task).angle_range[0] + SPACING / 2
+        n = skill.num_envs
+        self._begins = torch.zeros(n, dtype=torch.bool, device=skill.device)
+        self._stop, self._yaw = (torch.zeros(n, device=skill.device) for _ in range(2))  # rad
+        self._stood = torch.zeros(n, dtype=torch.int64, device=skill.device)
+
+    def reset(self, env_idx: Tensor | None = None) -> None:
+        super().reset(env_idx)
+        index = slice(None) if env_idx is None else env_idx
+        self._begins[index], self._stood[index] = True, 0
+
+    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        assert view.prompt is not None
+        way = view.prompt[:, 0].sign()
+        yaw = yaw_of(torch.cat([view.position[:, 0], view.quaternion[:, 0]], dim=1))
+        self._stop = torch.where(self._begins, yaw + way * self._first, self._stop)
+        standing = (fold(self._stop - yaw).abs() < TOLERANCE / 2) & (fold(yaw - self._yaw).abs() < SLOW)
+        self._stood = torch.where(standing & ~self._begins, self._stood + 1, torch.zeros_like(self._stood))
+        over = self._stood > SET_DOWN
+        self._stop = torch.where(over, self._stop + way * SPACING, self._stop)
+        self._stood = torch.where(over, torch.zeros_like(self._stood), self._stood)
+        self._begins, self._yaw = torch.zeros_like(self._begins), yaw
+        return fold(self._stop - yaw)[:, None]
+
+
+class Bearing(Policy):
+    """Draws the cube back along the line on which it lies from the disc's middle, to the lane that this line meets."""
+
+    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        magenta = view.visible[:, MAGENTA, None]
+        disc = torch.where(magenta, view.position[:, MAGENTA, :2], view.position[:, RED, :2])
+        off = view.position[:, CUBE, :2] - disc
+        # where the line meets x = 0, the middle of all starts
+        y = disc[:, 1] - disc[:, 0] * off[:, 1] / off[:, 0].clamp(max=-1e-4)
+        lanes = torch.tensor(LANES, device=y.device)
+        lane = lanes[(y[:, None] - lanes).abs().argmin(dim=1)]
+        return torch.stack([torch.zeros_like(lane), lane], dim=1)
+
+
+class MeanVelocity(Policy):
+    """Takes the ball to roll as the balls of this mode do on average."""
+
+    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        speeds = cast(RollingBallTask[Any], self.skill.task).speed_range
+        mean = torch.tensor([sum(DRIFT) / 2, sum(speeds) / 2], device=self.skill.device)
+        return mean.expand(self.skill.num_envs, 2)
+
+
+@dataclass
+class Shortcut:
+    """One way, and the settings under which the paper's task leaves it open; None: those that the task has anyway."""
+
+    told: str
+    ids: tuple[str, ...]
+    policy: Callable[[Skill], Policy]
+    paper: Mapping[str, Any] | None = None
+
+
+SHORTCUTS = (
+    Shortcut(
+        "touch one thing after another",
+        ("RememberColor3-v0", "RememberColor9-v0", "ShellGameTouch-v0"),
+        Sweeper,
+        {"on_mistake": "ignore"},
+    ),
+    Shortcut(
+        f"turn the peg on, stop every {SPACING} rad",
+        ("RotateLenientPos-v0", "RotateLenientPosNeg-v0", "RotateStrictPos-v0", "RotateStrictPosNeg-v0"),
+        TurnOn,
+        {"on_mistake": "ignore"},
+    ),
+    Shortcut("set the cube down at six places in turn", ("TakeItBack-v0",), Sweeper, {"on_mistake": "ignore"}),
+    Shortcut("go by the cube's bearing from the disc", ("TakeItBack-v0",), Bearing, {"goal_tolerance": 0.05}),
+    Shortcut(
+        "take the ball to have the mean velocity",
+        tuple(row.id for row in CATALOG.values() if row.family.startswith("Intercept")),
+        MeanVelocity,
+    ),
+)
+HEADER = ("shortcut", "ID", "as the paper has it, %", "here, %", "expert here, %", "episodes")
+
+
+@dataclass
+class Options:
+    """Measure how often policies succeed that need no memory of the cue."""
+
+    ids: tuple[str, ...] = field(default=tuple(dict.fromkeys(env_id for way in SHORTCUTS for env_id in way.ids)))
+    """Only these tasks."""
+    episodes: int = 128
+    """Episodes for each cell, rounded up to whole batches."""
+    num_envs: int = 64
+    """Episodes at a time."""
+    csv: Path | None = None
+    """Where the table goes, as comma-separated values; an existing file is replaced."""
+    markdown: Path | None = None
+    """Where the table goes, in Markdown; an existing file is replaced."""
+
+
+def cell(outcome: Outcome) -> str:
+    """Success rate and its 95 % interval, in per cent."""
+    low, high = outcome.interval()
+    return f"{100 * outcome.rate:.1f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command."""
+    options = tyro.cli(Options, args=argv)
+    known = {env_id for way in SHORTCUTS for env_id in way.ids}
+    unknown = [env_id for env_id in options.ids if env_id not in known]
+    if unknown:
+        raise SystemExit(
+            f"--ids {' '.join(unknown)}: no shortcut is tried there; use some of {', '.join(sorted(known))}"
+        )
+    for name in ("episodes", "num_envs"):
+        if getattr(options, name) < 1:
+            raise SystemExit(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1")
+    torch.set_num_threads(1)
+
+    def success(env_id: str, policy: Callable[[Skill], Policy], **kwargs: Any) -> str:
+        return cell(evaluate(env_id, policy, options.episodes, options.num_envs, **kwargs))
+
+    rows: list[Sequence[str]] = [HEADER]
+    experts: dict[str, str] = {}
+    for way in SHORTCUTS:
+        for env_id in (env_id for env_id in way.ids if env_id in options.ids):
+            if env_id not in experts:
+                experts[env_id] = success(env_id, Expert)
+            before = "as here" if way.paper is None else success(env_id, way.policy, **way.paper)
+            batches = -(-options.episodes // min(options.num_envs, options.episodes))
+            episodes = str(batches * min(options.num_envs, options.episodes))
+            here = success(env_id, way.policy)
+            rows.append((way.told, f"`{env_id}`", before, here, experts[env_id], episodes))
+            print(", ".join(rows[-1]), flush=True)
+    print(plain(rows))
+    if options.csv is not None:
+        write_csv(options.csv, [[text.strip("`") for text in row] for row in rows])
+    if options.markdown is not None:
+        write_text(options.markdown, in_markdown(rows, text_columns=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

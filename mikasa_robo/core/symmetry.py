@@ -1,0 +1,51 @@
+"""Rotations that cannot be told apart by looking: a perception system reports one of them, the least."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
+from torch import Tensor
+
+__all__ = ["CUBE_ROTATIONS", "PEG_ROTATIONS", "folded"]
+
+_H = math.sqrt(0.5)
+PEG_ROTATIONS = torch.tensor(
+    [
+        *([1, 0, 0, 0], [_H, _H, 0, 0], [_H, -_H, 0, 0], [0, 1, 0, 0]),  # about its long side
+        *([0, 0, 1, 0], [0, 0, 0, 1], [0, 0, _H, _H], [0, 0, _H, -_H]),  # end for end
+    ],
+    dtype=torch.float32,
+)
+"""(8, 4) quaternions wxyz that turn a peg, whose long side is x, into itself: its ends are alike, and so are its sides."""
+
+
+def _cube_rotations() -> Tensor:
+    found = torch.tensor(list(itertools.product((-1.0, 0.0, 1.0), repeat=4)), dtype=torch.float64)
+    found = found[(found != 0).sum(dim=1) != 3]  # 1, 2 or 4 entries that are not 0, all of one size
+    found = found / found.norm(dim=1, keepdim=True)
+    first = found.gather(1, (found != 0).to(torch.int64).argmax(dim=1, keepdim=True))
+    return found[first[:, 0] > 0].to(torch.float32)  # q and -q are one rotation
+
+
+CUBE_ROTATIONS = _cube_rotations()
+"""(24, 4) quaternions wxyz that turn a cube of one colour into itself."""
+
+
+def folded(q: Tensor, symmetries: Tensor) -> Tensor:
+    """The least rotations that look the same.
+
+    Of a peg that lies on the table the yaw is then in ±π/2, of a cube in ±π/4.
+
+    Args:
+        q: (N, 4) quaternions wxyz of a body.
+        symmetries: (S, 4) quaternions wxyz that turn the body into itself.
+
+    Returns:
+        (N, 4), of the dtype and on the device of ``q``.
+    """
+    same = quaternion_raw_multiply(q[:, None], symmetries.to(q))  # (N, S, 4)
+    least = same[..., 0].abs().argmax(dim=1)
+    return same[torch.arange(len(q), device=q.device), least]
