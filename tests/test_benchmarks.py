@@ -114,15 +114,15 @@ def test_train_speed_keeps_the_better_of_the_thread_counts(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_shortcuts_are_open_in_the_paper_s_task_and_closed_here(tmp_path: Path) -> None:
     out = tmp_path / "shortcuts.csv"
-    ids = ("RotateStrictPosNeg-v0", "TakeItBack-v0", "InterceptFast-v0")
-    run_script("shortcuts.py", "--ids", *ids, "--episodes", "48", "--num-envs", "48", "--csv", str(out))
+    ids = ("RotateStrictPosNeg-v0", "InterceptFast-v0")
+    run_script("shortcuts.py", "--ids", *ids, "--episodes", "24", "--num-envs", "24", "--csv", str(out))
     with out.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["ID"] for row in rows] == [ids[0], ids[1], ids[1], ids[2]]
-    assert {row["episodes"] for row in rows} == {"48"}
-    success = [[float(row[column].split()[0]) for column in list(row)[2:5] if row[column] != "as here"] for row in rows]
-    for (paper, here, expert), guess in zip(success[:3], (29, 18, 18), strict=True):
-        assert here < guess + 25 < paper + 10, "closed here, and open before"
-        assert expert > 90
-    mean, expert = success[3]
-    assert 70 < mean <= expert + 10, "nearly as good as to know the velocity"
+        turned, mean = csv.DictReader(file)
+    assert (turned["ID"], mean["ID"]) == ids
+    assert turned["episodes"] == mean["episodes"] == "24"
+    paper, here, expert = (float(turned[column].split()[0]) for column in list(turned)[2:5])
+    assert paper > 85, "open as the paper has it"
+    assert here < 29 + 28, "closed here: three standard errors above what one angle gives"
+    assert expert > 90
+    assert mean["as the paper has it, %"] == "as here"
+    assert float(mean["here, %"].split()[0]) > 60, "nearly as good as to know the velocity"
