@@ -210,6 +210,14 @@ def test_a_good_file_gives_every_combination(tmp_path: Path) -> None:
     assert found.retries == 2
 
 
+def test_the_published_sweeps_can_be_run_again() -> None:
+    files = sorted((Path(__file__).parent.parent / "docs" / "results" / "robot-learning").glob("*.toml"))
+    plans = [read_plan(file) for file in files]
+    runs = [(run.env_id, run.algorithm, run.seed) for plan in plans for run in plan.runs]
+    assert len(runs) == len(set(runs)) == 18, "three tasks, two algorithms, three seeds"
+    assert all(run.options["obs"] == "objects+joints" for plan in plans for run in plan.runs)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
