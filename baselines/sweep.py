@@ -444,6 +444,10 @@ def _task() -> Callable[[list[str], str, str], int]:
         import sys
         import time
 
+        # A shell has what it starts in the background ignore SIGINT: ray.cancel would have no effect, nor would the SIGINT
+        # that tells a trainer to write its checkpoint.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         words = [sys.executable, *words]
         with open(log_file, "ab") as output:
             output.write(f"$ {' '.join(words)}\n".encode())

@@ -357,11 +357,21 @@ def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
     env.close()
 
 
-def step_for_ever(env: WorkerEnv) -> None:
-    while True:
+def step_for_long(env: WorkerEnv) -> None:
+    start = time.monotonic()
+    while time.monotonic() - start < LONGEST:
         env.step(None)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT means what it does in a terminal, also where a shell started the tests in the background and it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_workers() -> None:
     env = make_vec(2, 1)
     env.reset(seed=0)
@@ -373,7 +383,7 @@ def test_ctrl_c_ends_the_workers() -> None:
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        step_for_ever(env)
+        step_for_long(env)
     assert_gone(processes)
     with pytest.raises(RuntimeError, match=r"closed by an error \(KeyboardInterrupt\)"):
         env.step(None)
