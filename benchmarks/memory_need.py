@@ -151,10 +151,7 @@ def append(path: Path | None, values: dict[str, Any]) -> None:
 
 def cell(outcome: Outcome | None) -> str:
     """Success rate and its 95 % interval, in per cent."""
-    if outcome is None:
-        return "-"
-    low, high = outcome.interval()
-    return f"{100 * outcome.rate:.1f} ({100 * low:.0f} to {100 * high:.0f})"
+    return "-" if outcome is None else outcome.in_percent()
 
 
 def markdown(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> str:

@@ -10,7 +10,7 @@ and InterceptGrab, where nothing was changed, it is run once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,11 +22,11 @@ from torch import Tensor
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.policies import Expert, Policy, Sweeper
-from mikasa_robo.experts.rotating import fold, yaw_of
+from mikasa_robo.experts.rotating import fold
 from mikasa_robo.experts.skill import Skill, View
 from mikasa_robo.experts.taking_back import CUBE, MAGENTA, RED
 from mikasa_robo.tasks.rolling_ball import DRIFT, RollingBallTask
-from mikasa_robo.tasks.rotate import SET_DOWN, TOLERANCE, Rotate
+from mikasa_robo.tasks.rotate import SET_DOWN, TOLERANCE, Rotate, heading
 from mikasa_robo.tasks.take_it_back import LANES
 
 SPACING = 0.17
@@ -57,13 +57,13 @@ class TurnOn(Policy):
     def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
         assert view.prompt is not None
         way = view.prompt[:, 0].sign()
-        yaw = yaw_of(torch.cat([view.position[:, 0], view.quaternion[:, 0]], dim=1))
+        yaw = heading(view.quaternion[:, 0]).to(torch.float32)
         self._stop = torch.where(self._begins, yaw + way * self._first, self._stop)
         standing = (fold(self._stop - yaw).abs() < TOLERANCE / 2) & (fold(yaw - self._yaw).abs() < SLOW)
         self._stood = torch.where(standing & ~self._begins, self._stood + 1, torch.zeros_like(self._stood))
         over = self._stood > SET_DOWN
         self._stop = torch.where(over, self._stop + way * SPACING, self._stop)
-        self._stood = torch.where(over, torch.zeros_like(self._stood), self._stood)
+        self._stood[over] = 0
         self._begins, self._yaw = torch.zeros_like(self._begins), yaw
         return fold(self._stop - yaw)[:, None]
 
@@ -122,6 +122,7 @@ SHORTCUTS = (
         MeanVelocity,
     ),
 )
+IDS = tuple(dict.fromkeys(env_id for way in SHORTCUTS for env_id in way.ids))
 HEADER = ("shortcut", "ID", "as the paper has it, %", "here, %", "expert here, %", "episodes")
 
 
@@ -129,7 +130,7 @@ HEADER = ("shortcut", "ID", "as the paper has it, %", "here, %", "expert here, %
 class Options:
     """Measure how often policies succeed that need no memory of the cue."""
 
-    ids: tuple[str, ...] = field(default=tuple(dict.fromkeys(env_id for way in SHORTCUTS for env_id in way.ids)))
+    ids: tuple[str, ...] = IDS
     """Only these tasks."""
     episodes: int = 128
     """Episodes for each cell, rounded up to whole batches."""
@@ -141,40 +142,27 @@ class Options:
     """Where the table goes, in Markdown; an existing file is replaced."""
 
 
-def cell(outcome: Outcome) -> str:
-    """Success rate and its 95 % interval, in per cent."""
-    low, high = outcome.interval()
-    return f"{100 * outcome.rate:.1f} ({100 * low:.0f} to {100 * high:.0f})"
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command."""
     options = tyro.cli(Options, args=argv)
-    known = {env_id for way in SHORTCUTS for env_id in way.ids}
-    unknown = [env_id for env_id in options.ids if env_id not in known]
+    unknown = [env_id for env_id in options.ids if env_id not in IDS]
     if unknown:
-        raise SystemExit(
-            f"--ids {' '.join(unknown)}: no shortcut is tried there; use some of {', '.join(sorted(known))}"
-        )
+        raise SystemExit(f"--ids {' '.join(unknown)}: no shortcut is tried there; use some of {', '.join(IDS)}")
     for name in ("episodes", "num_envs"):
         if getattr(options, name) < 1:
             raise SystemExit(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1")
     torch.set_num_threads(1)
 
-    def success(env_id: str, policy: Callable[[Skill], Policy], **kwargs: Any) -> str:
-        return cell(evaluate(env_id, policy, options.episodes, options.num_envs, **kwargs))
+    def success(env_id: str, policy: Callable[[Skill], Policy], **kwargs: Any) -> Outcome:
+        return evaluate(env_id, policy, options.episodes, options.num_envs, **kwargs)
 
     rows: list[Sequence[str]] = [HEADER]
-    experts: dict[str, str] = {}
+    experts = {env_id: success(env_id, Expert).in_percent() for env_id in options.ids}
     for way in SHORTCUTS:
         for env_id in (env_id for env_id in way.ids if env_id in options.ids):
-            if env_id not in experts:
-                experts[env_id] = success(env_id, Expert)
-            before = "as here" if way.paper is None else success(env_id, way.policy, **way.paper)
-            batches = -(-options.episodes // min(options.num_envs, options.episodes))
-            episodes = str(batches * min(options.num_envs, options.episodes))
+            before = "as here" if way.paper is None else success(env_id, way.policy, **way.paper).in_percent()
             here = success(env_id, way.policy)
-            rows.append((way.told, f"`{env_id}`", before, here, experts[env_id], episodes))
+            rows.append((way.told, f"`{env_id}`", before, here.in_percent(), experts[env_id], str(here.episodes)))
             print(", ".join(rows[-1]), flush=True)
     print(plain(rows))
     if options.csv is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,15 @@ def test_a_sweep_that_is_stopped_lets_its_runs_save_what_they_have(tmp_path: Pat
     (progress,), _ = run(plan(tmp_path, 1), fake())
     assert progress.state == "finished"
     assert calls(folder) == ["False", "True"]
+
+
+def test_a_run_can_be_interrupted_where_a_shell_had_ctrl_c_ignored(tmp_path: Path) -> None:
+    asks = "import signal, sys; sys.exit(signal.getsignal(signal.SIGINT) is not signal.default_int_handler)"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for what a shell starts in the background
+    try:
+        assert module._task()(["-c", asks], str(tmp_path / "log"), str(tmp_path)) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_that_fails_for_good_holds_up_no_other(tmp_path: Path) -> None:

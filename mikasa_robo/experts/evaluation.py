@@ -42,6 +42,11 @@ class Outcome:
         half = z / (1 + z * z / n) * (self.rate * (1 - self.rate) / n + z * z / (4 * n * n)) ** 0.5
         return max(0.0, middle - half), min(1.0, middle + half)
 
+    def in_percent(self) -> str:
+        """Success rate and its 95 % interval, as tables have them."""
+        low, high = self.interval()
+        return f"{100 * self.rate:.1f} ({100 * low:.0f} to {100 * high:.0f})"
+
 
 @torch.no_grad()
 def evaluate(
