@@ -183,6 +183,9 @@ class CommonArgs:
     """Normalise observations by their running mean and standard deviation, which are kept in the checkpoint."""
     init_log_std: float = -0.5
     """Logarithm of the initial standard deviation of continuous actions."""
+    final_log_std: float | None = None
+    """An upper bound on that logarithm which falls linearly from init_log_std to this at the end of the run; by default
+    there is none. A task that asks the robot to come to rest pays nothing for it as long as exploration shakes the arm."""
     device: str | None = None
     """Where the networks live; by default where the environment's tensors are."""
     compile: Literal["off", "on", "cuda-graphs"] = "off"
@@ -236,6 +239,8 @@ class CommonArgs:
         require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
         require(self, "learning_rate clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         require(self, "init_log_std", lambda value: True, "use a number")
+        if self.final_log_std is not None:
+            require(self, "final_log_std", lambda value: value <= self.init_log_std, "use at most --init-log-std")
         self.check_minibatches()
         read_env_kwargs(self.env_kwargs)
         if self.total_timesteps < self.batch_size:

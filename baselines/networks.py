@@ -239,6 +239,12 @@ class _Policy(Encoder):
         if not self.action.sizes:
             self.log_std = nn.Parameter(torch.full((self.action.dim,), initial))
 
+    @torch.no_grad()
+    def limit_log_std(self, most: float) -> None:
+        """Lowers what is above ``most``; discrete actions have no standard deviation, and nothing happens."""
+        if not self.action.sizes:
+            self.log_std.clamp_(max=most)
+
 
 class ActorCritic(_Policy):
     """A policy and a value function without memory: two separate tanh MLPs on top of the same encoder.

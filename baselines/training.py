@@ -268,6 +268,9 @@ class _Run:
             obs = self.begin_episodes() if self.step < args.total_timesteps else torch.empty(0)
             while self.step < args.total_timesteps:
                 clock = [time.monotonic()]
+                if args.final_log_std is not None:
+                    done = self.step / args.total_timesteps
+                    self.policy.limit_log_std((1 - done) * args.init_log_std + done * args.final_log_std)
                 batch = self.learner.rollout(self.env, obs, self.stats)
                 obs = batch.last_obs
                 clock.append(time.monotonic())

@@ -417,6 +417,23 @@ def test_shaping_terms_fall_from_one_to_zero() -> None:
         assert float(term[-1]) < 0.05
 
 
+def test_the_way_to_one_among_others_leads_over_them() -> None:
+    """Pays most where the hand comes down on its target, and beside it for being high enough; elsewhere as `closeness`."""
+    across = torch.tensor([0.0, 0.05, 0.2])  # m, from the target as seen from above
+    heights = torch.linspace(-0.02, 0.3, 33)  # m, of the TCP above its target
+    way = torch.stack(torch.broadcast_tensors(across[:, None], torch.tensor(0.0), -heights), dim=-1)
+    paid = rewards.reach_from_above(way.reshape(-1, 3)).reshape(3, -1)
+    straight = rewards.closeness(torch.linalg.norm(way, dim=-1))
+    best = heights[paid.argmax(dim=1)]
+    assert abs(float(best[0])) < 1e-6
+    assert bool((best[1:] > 0.05).all())
+    assert bool((best[1:] < 0.1).all())
+    high = heights >= rewards.ABOVE
+    assert torch.equal(paid[:, high], straight[:, high])
+    assert bool((paid[1:, heights < 0.05] < straight[1:, heights < 0.05]).all())
+    assert float(rewards.reach_from_above(torch.zeros(1, 3))) == 1
+
+
 # ---------------------------------------------------------------------- task state
 @dataclass
 class Memory:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import os
 import pickle
 from pathlib import Path
@@ -402,6 +403,29 @@ def test_an_error_while_filming_is_not_taken_for_a_missing_driver(
     assert not list(tmp_path.iterdir())
 
 
+def test_exploration_narrows_under_its_bound(tmp_path: Path) -> None:
+    changes = {"total_timesteps": 3200, "learning_rate": 1e-6, "eval_episodes": 5, "video": False}
+
+    def stds(name: str, **more: Any) -> list[float]:
+        train(small(run_dir=tmp_path / name, **changes, **more), ReachEnv)
+        return [float(row["loss/action_std"]) for row in csv.DictReader((tmp_path / name / "progress.csv").open())]
+
+    narrowed = stds("narrowed", init_log_std=0.0, final_log_std=-2.0)
+    assert narrowed == pytest.approx([math.exp(-2.0 * k / 10) for k in range(10)], rel=1e-3)
+    assert stds("free", init_log_std=0.0) == pytest.approx([1.0] * 10, rel=1e-3)
+
+
+def test_what_is_below_the_bound_of_exploration_stays() -> None:
+    policy = ActorCritic(3, 2, (8,), init_log_std=-1.0)
+    policy.log_std.data[1] = -3.0
+    policy.limit_log_std(-2.0)
+    assert policy.log_std.tolist() == [-2.0, -3.0]
+    discrete = ActorCritic(3, [4], (8,))
+    before = {name: value.clone() for name, value in discrete.state_dict().items()}
+    discrete.limit_log_std(-2.0)
+    assert all(torch.equal(before[name], value) for name, value in discrete.state_dict().items())
+
+
 def test_progress_csv_widens_when_a_row_has_a_new_column(tmp_path: Path) -> None:
     table = ProgressCsv(tmp_path / "progress.csv")
     table.append({"step": 1.0, "a": 2.0})
@@ -422,6 +446,8 @@ def test_progress_csv_widens_when_a_row_has_a_new_column(tmp_path: Path) -> None
         ({"gamma": 1.5}, r"--gamma 1.5 .* from 0 to 1"),
         ({"gamma": float("nan")}, r"--gamma nan .* from 0 to 1"),
         ({"learning_rate": 0.0}, r"--learning-rate 0.0 .* above 0"),
+        ({"final_log_std": 0.5}, r"--final-log-std 0.5 .* at most --init-log-std"),
+        ({"final_log_std": float("-inf")}, r"--final-log-std -inf .* at most --init-log-std"),
         ({"hidden_sizes": (32, 0)}, r"--hidden-sizes \(32, 0\) .* at least 1"),
         ({"device": "abacus"}, r"--device abacus .* use cpu"),
     ],

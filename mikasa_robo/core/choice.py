@@ -217,12 +217,13 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     def reward_terms(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
         target, way = self._to_next(s, senses)
-        distance = torch.linalg.norm(way, dim=-1)
+        # where several are to be touched, the way from one to the next leads past others
+        near = rewards.reach_from_above(way) if self.wanted > 1 else rewards.closeness(torch.linalg.norm(way, dim=-1))
         held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
-        one = torch.ones_like(distance)
+        one = torch.ones_like(near)
         terms = {
-            "reach": torch.where(s.complete, one, rewards.closeness(distance)),
-            "touch": torch.where(s.complete, one, held.to(distance.dtype)),
+            "reach": torch.where(s.complete, one, near),
+            "touch": torch.where(s.complete, one, held.to(near.dtype)),
             "still": rewards.still(senses.joint_speed),
         }
         if self.wanted > 1:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 SUCCESS_FACTOR = 2.0
 """Success pays so many times what all other terms can pay together."""
+BESIDE, ABOVE = 0.05, 0.08
+"""A hand that is farther than `BESIDE` from its target as seen from above may travel `ABOVE` it, m: over its neighbours."""
 
 
 def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
@@ -19,6 +21,18 @@ def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
 def closeness(distance: Tensor, sharpness: float = 5.0) -> Tensor:
     """1 at distance 0, towards 0 with distance (N,): 1 - tanh(sharpness · d)."""
     return 1 - torch.tanh(sharpness * distance)
+
+
+def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
+    """`closeness` along ``way`` (N, 3), m, from the TCP to a target among others that must not be touched.
+
+    How much lower the TCP is than it should be counts as distance too. Farther than `BESIDE` from the target in x and y
+    it should be `ABOVE` it; from there the height falls linearly to none at half of `BESIDE`. The straight way, which
+    `reach` pays for, leads through what stands between.
+    """
+    beside = torch.linalg.norm(way[:, :2], dim=-1)
+    height = ABOVE * (2 * beside / BESIDE - 1).clamp(0, 1)
+    return closeness(torch.linalg.norm(way, dim=-1) + (height + way[:, 2]).clamp(min=0), sharpness)
 
 
 def still(joint_speed: Tensor, sharpness: float = 2.0) -> Tensor:
