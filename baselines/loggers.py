@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import io
 import logging
 import os
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +35,7 @@ __all__ = [
     "configure_logging",
     "provenance",
     "require_free",
+    "sole_writer",
 ]
 
 log = logging.getLogger(__name__)
@@ -53,6 +56,29 @@ def claim_run_dir(run_dir: Path) -> None:
     """Creates the folder of a run, which must be new or empty."""
     require_free(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def sole_writer(run_dir: Path) -> Iterator[None]:
+    """Within it no other process gets past here with the same folder; a process that is killed lets go of it.
+
+    Raises FileExistsError where another process is there already.
+    """
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileExistsError(
+                f"{run_dir}: another process is training in this folder; wait for its end or stop it, then --resume"
+            ) from error
+        except OSError as error:  # some network file systems know no locks
+            log.warning(
+                "%s cannot be locked (%s): see to it yourself that only one process trains there", run_dir, error
+            )
+        yield
+    finally:
+        os.close(folder)
 
 
 class ProgressCsv:

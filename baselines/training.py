@@ -51,7 +51,16 @@ from .environments import (
     stagger,
 )
 from .evaluation import Evaluation, evaluate, film, find_horizon, torch_threads
-from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, configure_logging, provenance, require_free
+from .loggers import (
+    EpisodeStats,
+    ProgressBar,
+    RunLogger,
+    claim_run_dir,
+    configure_logging,
+    provenance,
+    require_free,
+    sole_writer,
+)
 from .networks import ActorCritic
 from .presets import choose_preset
 from .spaces import Obs
@@ -172,6 +181,7 @@ def train(
         if team.leads:
             if saved is None:
                 claim_run_dir(run_dir)
+            stack.enter_context(sole_writer(run_dir))
             log.info("run folder: %s", run_dir)
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
             run.logger = RunLogger(run_dir, args.plain(), wandb, None if saved is None else saved["step"])

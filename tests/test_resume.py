@@ -166,6 +166,25 @@ def test_what_cannot_go_on_says_why_and_touches_nothing(
     assert contents(run_dir) == before
 
 
+def test_a_folder_in_which_a_process_trains_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = interrupted(tmp_path, ppo_mlp, monkeypatch)
+    before = contents(run_dir)
+    hold = (
+        "import sys, time; from pathlib import Path; from baselines.loggers import sole_writer\n"
+        "with sole_writer(Path(sys.argv[1])): print(1, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold, str(run_dir)], cwd=ROOT, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
+        assert "another process is training in this folder" in capsys.readouterr().err
+        assert contents(run_dir) == before
+        other.kill()
+    assert ppo_mlp.main(["--resume", str(run_dir)]) == 0
+
+
 @pytest.mark.parametrize("damage", ["cut short", "a policy", "a pickle", "empty"])
 def test_a_damaged_checkpoint_is_named_and_an_older_one_can_be_used(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
