@@ -185,7 +185,7 @@ class CommonArgs:
     """Logarithm of the initial standard deviation of continuous actions."""
     final_log_std: float | None = None
     """An upper bound on that logarithm which falls linearly from init_log_std to this at the end of the run; by default
-    there is none. A task that asks the robot to come to rest pays nothing for it as long as exploration shakes the arm."""
+    there is none. For tasks that ask the robot to come to rest, which wide exploration hardly ever lets it do."""
     device: str | None = None
     """Where the networks live; by default where the environment's tensors are."""
     compile: Literal["off", "on", "cuda-graphs"] = "off"

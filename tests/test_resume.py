@@ -176,12 +176,14 @@ def test_a_folder_in_which_a_process_trains_is_left_to_it(
         "with sole_writer(Path(sys.argv[1])): print(1, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, str(run_dir)], cwd=ROOT, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"1\n"
-        assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
-        assert "another process is training in this folder" in capsys.readouterr().err
-        assert contents(run_dir) == before
-        other.kill()
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"1\n"
+            assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
+            assert "another process is training in this folder" in capsys.readouterr().err
+            assert contents(run_dir) == before
+        finally:
+            other.kill()
     assert ppo_mlp.main(["--resume", str(run_dir)]) == 0
 
 
