@@ -150,10 +150,26 @@ def train(
         ArgumentError, FileExistsError: an argument cannot be used; nothing has been written.
         CheckpointError: the run cannot go on from its checkpoint, or a checkpoint cannot be written.
     """
-    from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
-
     team = team or Team()
     args.check()
+    with contextlib.ExitStack() as until_written:
+        # Before the checkpoint to go on from is read: a process that still trains there would write newer ones.
+        if team.leads and args.resume is not None and args.resume.is_dir():
+            until_written.enter_context(sole_writer(args.resume))
+        return _train(args, env_factory, make_learner, command, team, until_written)
+
+
+def _train(
+    args: CommonArgs,
+    env_factory: EnvFactory,
+    make_learner: LearnerFactory,
+    command: Sequence[str],
+    team: Team,
+    until_written: contextlib.ExitStack,
+) -> dict[str, Any]:
+    """``train``, with what is to be held until the last file of the run is written."""
+    from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
+
     saved = None if args.resume is None else _saved_run(args, args.resume)
     run_dir = args.resolved_run_dir() if args.resume is None else args.resume
     if saved is None and team.leads:
@@ -181,7 +197,7 @@ def train(
         if team.leads:
             if saved is None:
                 claim_run_dir(run_dir)
-            stack.enter_context(sole_writer(run_dir))
+                until_written.enter_context(sole_writer(run_dir))
             log.info("run folder: %s", run_dir)
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
             run.logger = RunLogger(run_dir, args.plain(), wandb, None if saved is None else saved["step"])

@@ -18,9 +18,9 @@ import pytest
 import torch
 from sim_helpers import ROOT
 
-from baselines import ppo_lstm, ppo_mlp
-from baselines.checkpoints import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
-from baselines.loggers import ProgressCsv
+from baselines import ppo_lstm, ppo_mlp, training
+from baselines.checkpoints import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint, write_atomically
+from baselines.loggers import ProgressCsv, sole_writer
 
 # 20 updates of 64 steps, a checkpoint after each 192 (so after updates 3, 6, ...), evaluations in between
 ARGV = shlex.split(
@@ -179,12 +179,35 @@ def test_a_folder_in_which_a_process_trains_is_left_to_it(
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == b"1\n"
-            assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
+            with monkeypatch.context() as patch:
+                patch.setattr(training, "make_gymnasium_env", lambda *_, **__: pytest.fail("an environment was made"))
+                assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
             assert "another process is training in this folder" in capsys.readouterr().err
             assert contents(run_dir) == before
         finally:
             other.kill()
     assert ppo_mlp.main(["--resume", str(run_dir)]) == 0
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_keeps_its_folder_until_its_last_file_is_written(
+    resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def write(path: Path, data: bytes) -> None:
+        with pytest.raises(FileExistsError, match="another process is training"), sole_writer(path.parent):
+            pass
+        written.append(path.name)
+        write_atomically(path, data)
+
+    run_dir = interrupted(tmp_path, ppo_mlp, monkeypatch) if resumed else tmp_path / "run"
+    monkeypatch.setattr(training, "write_atomically", write)
+    argv = ["--resume", str(run_dir)] if resumed else [*ARGV, *SIZES["ppo_mlp"], "--run-dir", str(run_dir)]
+    assert ppo_mlp.main(argv) == 0
+    assert written == ["final_eval.json"]
+    with sole_writer(run_dir):  # free again
+        pass
 
 
 @pytest.mark.parametrize("damage", ["cut short", "a policy", "a pickle", "empty"])
