@@ -208,11 +208,11 @@ def _succeed_intercept(env: Env, rows: Sequence[int]) -> None:
 
 
 def _succeed_intercept_grab(env: Env, rows: Sequence[int]) -> None:
-    """The open hand of `still_action` can hold nothing: the ball is thrown up such that it is at rest, at its highest,
-    when the step ends, and at that moment the sensor feels it at both fingers."""
+    """The open hand of `still_action` can hold nothing: the ball is thrown up such that the step's end finds it where its
+    beginning did, and at that moment the sensor feels it at both fingers."""
     task, index = cast(InterceptGrab, base(env)), list(rows)
     pose = torch.tensor([0.3, 0.5, 0.5, 1.0, 0.0, 0.0, 0.0]).repeat(len(index), 1)
-    move(env, task.objects[0], index, pose, velocity=(0.0, 0.0, 9.81 / task.control_freq))
+    move(env, task.objects[0], index, pose, velocity=(0.0, 0.0, 9.81 / task.control_freq / 2))
     sensor = task._touch_sensor
     assert sensor is not None
     read = sensor.read

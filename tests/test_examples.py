@@ -204,6 +204,7 @@ def test_success_is_low_near_still_and_in_the_response(
         tcp=tcp,
         joint_speed=torch.full((count,), speed),
         fingers=torch.zeros(count),
+        speeds=torch.zeros(count, 1),
     )
     state = example.PointBackState(place=place)
     verdict = task.judge(state, senses)

@@ -65,6 +65,7 @@ def senses(ball: Tensor, joint_speed: float = 0.0) -> Senses:
         tcp=tcp,
         joint_speed=torch.full((MANY,), joint_speed),
         fingers=torch.full((MANY,), 0.04),
+        speeds=torch.zeros(MANY, 2),
     )
 
 
@@ -126,20 +127,14 @@ def test_success_is_rest_in_the_disc(env: Env, distance: float, lift: float, spe
     for joint_speed in (0.0, 1.0):
         look = senses(s.goal + distance * directions(), joint_speed)
         look.objects[:, BALL, 2] += lift
-        look.objects[:, BALL, 7:9] = speed * directions()
+        look.speeds[:, BALL] = speed
+        look.objects[:, BALL, 7:10] = 1.0  # what the simulator reports of a ball held tight is no motion
         task.advance(s, look, NO_TOUCH)
         verdict = task.judge(s, look)
         assert bool((verdict["success"] == success).all())
         assert bool((verdict["in_goal"] == (distance < GOAL_RADIUS and abs(lift) < 0.01)).all())
         assert bool((verdict["at_rest"] == (speed < 0.05)).all())
         assert not bool(verdict["fail"].any())
-
-
-def test_rest_is_measured_in_all_directions(env: Env) -> None:
-    task, s = task_of(env), fresh()
-    look = senses(s.goal)
-    look.objects[:, BALL, 9] = -0.06
-    assert not bool(task.judge(s, look)["success"].any())
 
 
 def test_nothing_seen_at_an_instant_tells_how_fast_the_ball_is(env: Env) -> None:
@@ -188,7 +183,7 @@ def test_taking_the_ball_to_the_disc_pays_at_every_step(env: Env) -> None:
     last = torch.full((MANY,), -1.0)
     for k in range(21):
         look = senses(path + k / 20 * (s.goal - path), joint_speed=0.5)
-        look.objects[:, BALL, 7] = 0.2
+        look.speeds[:, BALL] = 0.2
         now = paid(task, s, look)
         inside = torch.linalg.norm(look.objects[:, BALL, :2] - s.goal, dim=1) < GOAL_RADIUS
         assert bool((now > last - 1e-6).all())
@@ -209,7 +204,7 @@ def test_rest_and_stillness_pay_in_the_disc(env: Env) -> None:
     last = torch.zeros(MANY)
     for speed in (1.0, 0.3, 0.1, 0.06):
         look = senses(into)
-        look.objects[:, BALL, 8] = speed
+        look.speeds[:, BALL] = speed
         terms = task.reward_terms(s, look)
         assert bool((terms["rest"] > last).all()), "slower is better"
         assert bool((terms["still"] == 1).all())

@@ -59,6 +59,7 @@ def senses(joint_speed: float = 0.0) -> Senses:
         tcp=torch.zeros(MANY, 7),
         joint_speed=torch.full((MANY,), joint_speed),
         fingers=torch.zeros(MANY),
+        speeds=torch.zeros(MANY, 9),
     )
 
 

@@ -312,6 +312,7 @@ def senses(pose: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> Senses:
         tcp=tcp,
         joint_speed=torch.full((COUNT,), joint_speed),
         fingers=torch.full((COUNT,), 0.04),
+        speeds=torch.zeros(COUNT, 1),
     )
 
 

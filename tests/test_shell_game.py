@@ -80,6 +80,7 @@ def senses(s: ShellState, joint_speed: float = 0.0, responding: bool = True, ela
         tcp=torch.zeros(MANY, 7),
         joint_speed=torch.full((MANY,), joint_speed),
         fingers=torch.full((MANY,), 0.04),
+        speeds=torch.zeros(MANY, 4),
     )
 
 
@@ -187,7 +188,7 @@ def test_how_far_a_wrong_mug_may_go(
 def test_push_zone_and_rest(envs: dict[str, Env], by: tuple[float, float], speed: float, success: bool) -> None:
     task, s = task_of(envs["push"]), fresh()
     look = shifted(senses(s), s.target, (*by, 0.0))
-    look.objects[torch.arange(MANY), 1 + s.target, 7] = speed
+    look.speeds[torch.arange(MANY), 1 + s.target] = speed
     task.advance(s, look, NOTHING)
     assert bool((task.judge(s, look)["success"] == success).all())
     look.joint_speed += 1

@@ -45,7 +45,7 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.core import rewards, state
-from mikasa_robo.core.env import ARM_JOINTS
+from mikasa_robo.core.env import ARM_JOINTS, Senses
 from mikasa_robo.sim.env import BatchedSimMixin
 from mikasa_robo.tasks.remember_color import RememberColor
 from mikasa_robo.tasks.shell_game import ShellGame
@@ -90,6 +90,11 @@ def big(task_id: str) -> Iterator[Env]:
     yield from closing(make(task_id, 64))
 
 
+def senses_of(env: Env) -> Senses:
+    """What the task looks at now."""
+    return base(env)._sense(base(env).elapsed_steps)
+
+
 def first_response(row: TaskSpec) -> int:
     """The first t at which acting counts."""
     return row.cue + row.delay if row.response else 0
@@ -98,6 +103,34 @@ def first_response(row: TaskSpec) -> int:
 def stepped_phases(row: TaskSpec) -> set[int]:
     """The phases in which a step can end: a cue of one step is over after the first."""
     return {plain_phase(row, t) for t in range(1, row.horizon + 1)}
+
+
+def test_how_fast_objects_are_is_measured_by_how_far_they_come_in_a_step(batch: Env) -> None:
+    """And it is saved, restored and reset with the episodes."""
+    task = base(batch)
+    batch.reset(seed=1)
+    started = task.task_state
+    velocities = task.velocities(started)
+    expected = torch.zeros(N, len(task.objects)) if velocities is None else velocities[..., :3].norm(dim=-1)
+    assert torch.equal(senses_of(batch).speeds, expected)
+    moved = 0
+    for action in random_actions(batch, first_response(row_of(batch)) + 10, seed=2):
+        before = task.stage.read()[..., :3].clone()
+        batch.step(action)
+        now, look = task.stage.read()[..., :3], senses_of(batch)
+        # nothing was put anywhere after the step
+        free = (task.elapsed_steps > task.timeline.response_start)[:, None] & ~task.stage.parked(task.stage.read())
+        covered = (now - before).norm(dim=-1) * task.control_freq
+        assert torch.allclose(look.speeds[free], covered[free], rtol=0, atol=1e-5)
+        moved += int((look.speeds[free] > 0.01).sum())
+    if row_of(batch).family.startswith("Intercept"):
+        assert moved > 0
+    speeds, saved = senses_of(batch).speeds.clone(), task.get_state_dict()
+    batch.reset(options={"env_idx": [1]})
+    others = [i for i in range(N) if i != 1]
+    assert torch.equal(senses_of(batch).speeds[others], speeds[others])
+    task.set_state_dict(saved)
+    assert torch.equal(senses_of(batch).speeds, speeds)
 
 
 # ---------------------------------------------------------------------- 1: hiding and showing; who writes

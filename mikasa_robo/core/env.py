@@ -47,6 +47,8 @@ class Senses:
     tcp: Tensor  # (N, 7) pose of the tool centre point
     joint_speed: Tensor  # (N,) largest speed of an arm joint, rad/s
     fingers: Tensor  # (N,) distance of each finger from closed, m
+    speeds: Tensor  # (N, K) m/s, of objects' centres over the last control step: the velocity that PhysX reports of
+    # what is held tight may be 0.2 m/s, and it stays where it is
 
     @property
     def static(self) -> Tensor:
@@ -126,6 +128,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.robot_init_qpos_noise = robot_init_qpos_noise
         self._generators: list[np.random.Generator] = []
         self._task_state: TaskState | None = None
+        self._speeds: Tensor | None = None
         self._held: Tensor | None = None
         super().__init__(
             *args,
@@ -295,11 +298,16 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.agent.reset(qpos.to(torch.float32))
         self.agent.robot.set_pose(Pose.create_from_pq(p=[ROBOT_BASE_X, 0, 0], device=self.device))
         visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
-        self.stage.set_up(visible, home, self.velocities(rows))
+        velocities = self.velocities(rows)
+        self.stage.set_up(visible, home, velocities)
+        if self._speeds is None:
+            self._speeds = torch.zeros(self.num_envs, len(self.objects), device=self.device)
+        self._speeds[env_idx] = 0.0 if velocities is None else torch.linalg.norm(velocities[..., :3], dim=-1)
 
     # ------------------------------------------------------------------ stepping
     def _step_action(self, action: Any) -> Any:
         held = self.arm == "held" and self.scene is not None
+        before = self.stage.read()[..., :3]
         action = self._step_held(action) if held else super()._step_action(action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1
@@ -307,6 +315,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
             links = [self.agent.robot.links_map[name] for name in TOUCH_LINKS]
             self._touch_sensor = TouchSensor(self.scene, links, self.touchable(self.objects))
         senses = self._sense(elapsed)
+        senses.speeds = torch.linalg.norm(senses.objects[..., :3] - before, dim=-1) * self.control_freq
+        self._speeds = senses.speeds
         self.advance(self.task_state, senses, self._touch_sensor.read() > FORCE_THRESHOLD)
         visible, home = self.layout(self.task_state, elapsed)
         # nothing can be moved before the response phase; at its first step everything stands where the layout says, and
@@ -351,6 +361,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         px.gpu_apply_articulation_target_velocity()
 
     def _sense(self, elapsed: Tensor) -> Senses:
+        assert self._speeds is not None
         qpos, qvel = self.agent.robot.get_qpos(), self.agent.robot.get_qvel()
         return Senses(
             elapsed=elapsed,
@@ -359,6 +370,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
             tcp=self.agent.tcp.pose.raw_pose,
             joint_speed=qvel[:, :ARM_JOINTS].abs().amax(dim=1),
             fingers=qpos[:, ARM_JOINTS:].mean(dim=1),
+            speeds=self._speeds,
         )
 
     # ------------------------------------------------------------------ what is returned
@@ -445,6 +457,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         saved["task"] = {
             **state.to_flat(self.task_state),
             "elapsed_steps": self._elapsed_steps.to(torch.float32)[:, None],
+            "object_speeds": self._sense(self._elapsed_steps).speeds.clone(),
         }
         return saved
 
@@ -459,6 +472,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         if "task" in state_dict:
             task = dict(state_dict["task"])
             self._elapsed_steps[index] = task.pop("elapsed_steps").reshape(-1).to(self._elapsed_steps)
+            assert self._speeds is not None
+            self._speeds[index] = task.pop("object_speeds").to(self._speeds)
             state.load_flat(self._task_state, task, index)
         if "controller" in state_dict:
             kept = self.agent.get_controller_state()

@@ -47,7 +47,7 @@ class Intercept(RollingBallTask[InterceptState]):
     Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
     medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; disc y ∈ ±0.2 m; the arm's start.
     Success: the ball's centre is within 0.1 m of the disc's in x and y, within 0.01 m of the height at which it rolls,
-    and slower than 0.05 m/s. It may still be held. There is no failure.
+    and slower than 0.05 m/s over a control step. It may still be held. There is no failure.
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90. Ours, where the paper is silent: "beyond in x" is
     counted from the ball's start, so that the disc's centre has x ∈ [-0.15, 0.15] m, within reach, and only a slow ball

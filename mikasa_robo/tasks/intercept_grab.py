@@ -40,13 +40,12 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
     medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; the arm's start.
     Success: both fingers touch the ball, its lowest point is more than 0.02 m above the table, it is at rest (slower
-    than 0.05 m/s against the table, not against the hand) and the robot is static (arm joints below 0.2 rad/s). There is
-    no failure.
+    than 0.05 m/s over a control step, against the table, not against the hand) and the robot is static (arm joints below
+    0.2 rad/s). There is no failure.
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90. Ours, where the paper is silent: the height, and
     that the ball rolls on with a resistance of 0.05 1/s. Feasible by stopping the ball with the fingertips, closing on it
-    and lifting (scripted: 98 to 100 % of episodes in each mode). A ball that is squeezed at the very edge of the
-    fingertips may have a speed in PhysX that it does not move with: let go and grip it better.
+    and lifting (scripted: 98 to 100 % of episodes in each mode).
 
     Args:
         speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.

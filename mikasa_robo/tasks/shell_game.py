@@ -104,8 +104,8 @@ class ShellGame(MemoryEnv[ShellState]):
     Randomisations: the row's centre, x ∈ -0.1 ± 0.1 m, y ∈ ±0.1 m; the mug with the ball, uniform among three; the arm's
     start. The mugs stand 0.2 m apart along y.
     Success: Touch: the right mug was touched for 0.1 s. Push: the right mug is within 0.1 m of the point 0.2 m ahead (+x)
-    of where it stood and slower than 0.05 m/s. Pick: the right mug's lowest point is above 0.1 m. All: the robot is
-    static.
+    of where it stood and slower than 0.05 m/s over a control step. Pick: the right mug's lowest point is above 0.1 m.
+    All: the robot is static.
     Failure: Touch: a wrong mug was touched for 0.1 s. Push: a wrong mug was moved by more than 0.05 m. Pick: a wrong mug
     was lifted by more than 0.02 m.
     Oracle: (N, 1) int64, mug with the ball: 0 left (+y), 1 centre, 2 right.
@@ -189,7 +189,7 @@ class ShellGame(MemoryEnv[ShellState]):
         mug = self._right_mug(s, senses)
         touched = s.counted.any(dim=1)
         in_zone = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1) < ZONE_RADIUS
-        at_rest = torch.linalg.norm(mug[:, 7:10], dim=-1) < REST_SPEED
+        at_rest = senses.speeds[:, 1:].gather(1, s.target[:, None])[:, 0] < REST_SPEED
         lifted = lowest_point(mug[:, :7]) > LIFT_HEIGHT
         done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & senses.responding
         fail = s.mistaken & (self.on_mistake == "fail")

@@ -77,9 +77,9 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not turned; goal x ∈ [0.2, 0.25] m;
     the arm's start.
     Success: the goal was reached earlier, and the cube is set down in the region (centre within 0.03 m of its start).
-    Set down: it lies on the table, slower than 0.05 m/s, and the robot is static (arm joints below 0.2 rad/s), both for
-    2 control steps in a row. Lying: centre within 0.01 m of the height at which it started, so that it may still be held
-    but not carried over.
+    Set down: it lies on the table, slower than 0.05 m/s over a control step, and the robot is static (arm joints below
+    0.2 rad/s), both for 2 control steps in a row. Lying: centre within 0.01 m of the height at which it started, so that
+    it may still be held but not carried over.
     Failure: once the goal was reached, the cube is set down neither in the region nor on the goal.
     Oracle: (N, 3) float32, initial xyz of the cube, m.
     Perception: the cube's orientation is folded to the least rotation that looks the same (yaw in ±45°).
@@ -161,7 +161,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     @staticmethod
     def _at_rest(senses: Senses) -> Tensor:
-        return torch.linalg.norm(senses.objects[:, 0, 7:10], dim=-1) < REST_SPEED
+        return senses.speeds[:, 0] < REST_SPEED
 
     def perceive(self, s: TakeItBackState, senses: Senses) -> tuple[Tensor, Tensor]:
         poses = senses.objects[..., :7].clone()
