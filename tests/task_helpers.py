@@ -194,7 +194,6 @@ def _succeed_rotate(env: Env, rows: Sequence[int]) -> None:
     # the peg lies still where it lay: had it been turned by the angle before, the episode would be won
     state, index = cast(Rotate, base(env)).task_state, list(rows)
     move(env, base(env).objects[0], index, state.start[index])
-    state.place[index] = state.start[index, :3]
     state.heading[index] = heading(state.start[index, 3:]).to(torch.float32)
     state.turned[index] = state.target[index]
     state.rested[index] = 1

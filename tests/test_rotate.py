@@ -374,10 +374,10 @@ def test_the_peg_is_at_rest(tasks: dict[str, Rotate], kind: str, speed: float, s
     """In parts of the speeds below which it is."""
     task, s = tasks[kind], fresh()
     turn_by(task, s, s.target)
-    pose = at(s, s.target + spin * REST_TURN * 0.05)
-    pose[:, 2] += speed * REST_SPEED * 0.05
-    task.advance(s, senses(pose), NO_TOUCH)
-    verdict = task.judge(s, senses(pose))
+    look = senses(at(s, s.target + spin * REST_TURN * 0.05))
+    look.speeds[:, 0] = speed * REST_SPEED
+    task.advance(s, look, NO_TOUCH)
+    verdict = task.judge(s, look)
     assert bool((verdict["at_rest"] == (abs(speed) < 1 and abs(spin) < 1)).all())
     assert torch.equal(verdict["success"], verdict["at_rest"])
 

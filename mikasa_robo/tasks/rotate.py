@@ -78,8 +78,6 @@ class RotateState:
     target: Tensor  # (N,) signed angle to turn the peg by, rad
     turned: Tensor  # (N,) angle by which it has been turned so far, rad; whole turns count
     heading: Tensor  # (N,) yaw at which it was last seen, rad
-    place: Tensor  # (N, 3) m, where its centre was after the last step
-    speed: Tensor  # (N,) m/s, of its centre over the last step
     spin: Tensor  # (N,) rad/s, of its heading over the last step
     grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step
     rested: Tensor  # (N,) int64, control steps in a row that peg and robot have been at rest
@@ -99,8 +97,6 @@ def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> Rot
         target=(sign * size).to(torch.float32),
         turned=zero.to(torch.float32),
         heading=heading(start[:, 3:]).to(torch.float32),
-        place=start[:, :3].clone(),
-        speed=zero.to(torch.float32),
         spin=zero.to(torch.float32),
         grasped=torch.zeros(u.count, dtype=torch.bool, device=u.device),
         rested=torch.zeros(u.count, dtype=torch.int64, device=u.device),
@@ -170,22 +166,18 @@ class Rotate(MemoryEnv[RotateState]):
         counts = lying & (senses.elapsed > self.timeline.response_start)
         now = torch.where(counts, heading(q), s.heading.to(torch.float64))
         turn = wrapped(now - s.heading)
-        place = torch.where((senses.elapsed > self.timeline.response_start)[:, None], senses.objects[:, 0, :3], s.place)
-        # over a whole step: the velocity that the simulator reports of what is held between fingers trembles
-        s.speed = torch.linalg.norm(place - s.place, dim=-1) * self.control_freq
         s.spin = turn.abs().to(torch.float32) * self.control_freq
-        s.place = place
         s.turned = (s.turned + turn).to(torch.float32)
         s.heading = now.to(torch.float32)
         s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
-        rests = (senses.elapsed > self.timeline.response_start) & self._at_rest(s) & senses.static
+        rests = (senses.elapsed > self.timeline.response_start) & self._at_rest(s, senses) & senses.static
         s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
         elsewhere = (s.turned.abs() > TOLERANCE) & ((s.target - s.turned).abs() >= TOLERANCE)
         s.mistaken = s.mistaken | (elsewhere & (s.rested >= SET_DOWN))
 
     @staticmethod
-    def _at_rest(s: RotateState) -> Tensor:
-        return (s.speed < REST_SPEED) & (s.spin < REST_TURN)
+    def _at_rest(s: RotateState, senses: Senses) -> Tensor:
+        return (senses.speeds[:, 0] < REST_SPEED) & (s.spin < REST_TURN)
 
     def prompt(self, s: RotateState) -> Tensor:
         return s.target[:, None].clone()
@@ -211,7 +203,7 @@ class Rotate(MemoryEnv[RotateState]):
             "fail": fail,
             "mistake": s.mistaken.clone(),
             "facing": facing,
-            "at_rest": self._at_rest(s),
+            "at_rest": self._at_rest(s, senses),
             "in_place": in_place,
             "level": level,
             "static": senses.static,
@@ -261,7 +253,7 @@ class Rotate(MemoryEnv[RotateState]):
             "peg_axis": axis * shown,
             # cosine and sine of twice the angle: the same for either end
             "peg_in_hand": torch.stack([along**2 - across**2, 2 * along * across], dim=1) * shown,
-            "speed": s.speed,
+            "speed": senses.speeds[:, 0],
             "spin": s.spin,
             "grasped": s.grasped,
             "rested": s.rested / SET_DOWN,
