@@ -45,6 +45,11 @@ STRICT = 0.999
 """Level of the intervals that decide: with some 200 comparisons, one in twenty would look like a find at 0.95."""
 ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
+INTRODUCTION = """\
+Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash: the cue is on view to the end, there is no
+time to hold the arm. Made by `python benchmarks/memory_need.py`; `docs/memory.md` says what it shows.
+
+"""
 SWEEP_FIELDS = ("env_id", "delay", "k", "episodes", "successes")
 FIELDS = ("env_id", "run", "episodes", "successes", "failures", "mean_length", "seconds")
 
@@ -57,7 +62,7 @@ class Options:
     """Only these tasks; by default all, with --sweep the first of each family."""
     episodes: int = 300
     """Episodes for each cell, rounded up to whole batches."""
-    num_envs: int = 64
+    num_envs: int = 100
     """Episodes at a time."""
     csv: Path | None = None
     """Where the results go, row by row; an existing file is continued."""
@@ -210,7 +215,7 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
             print(f"{row.id} {name}: {cell(outcome)} %, {seconds} s", flush=True)
         if options.markdown is not None:
             options.markdown.parent.mkdir(parents=True, exist_ok=True)
-            options.markdown.write_text(markdown(results, rows))
+            options.markdown.write_text(INTRODUCTION.format(episodes=options.episodes) + markdown(results, rows))
     if options.readme is not None:
         put_between_marks(options.readme, short(results, rows))
     print(markdown(results, rows))
