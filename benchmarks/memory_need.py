@@ -215,7 +215,9 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
             print(f"{row.id} {name}: {cell(outcome)} %, {seconds} s", flush=True)
         if options.markdown is not None:
             options.markdown.parent.mkdir(parents=True, exist_ok=True)
-            options.markdown.write_text(INTRODUCTION.format(episodes=options.episodes) + markdown(results, rows))
+            # rounded up to whole batches, and perhaps continued: what was played, not what was asked for
+            episodes = " or ".join(str(n) for n in sorted({outcome.episodes for outcome in results.values()}))
+            options.markdown.write_text(INTRODUCTION.format(episodes=episodes) + markdown(results, rows))
     if options.readme is not None:
         put_between_marks(options.readme, short(results, rows))
     print(markdown(results, rows))

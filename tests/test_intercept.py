@@ -137,6 +137,17 @@ def test_success_is_rest_in_the_disc(env: Env, distance: float, lift: float, spe
         assert not bool(verdict["fail"].any())
 
 
+@pytest.mark.parametrize("velocity", [(0.3, 0.0, 0.0), (0.0, 0.3, 0.0), (0.0, 0.0, -0.3), (0.0, 0.0, 0.0)])
+def test_rest_is_measured_in_all_directions(env: Env, velocity: tuple[float, float, float]) -> None:
+    task = task_of(env)
+    env.reset(seed=5)
+    pose = lying(torch.tensor([0.3, 0.4]).repeat(N, 1))
+    pose[:, 2] += -0.5 * velocity[2]  # room to fall
+    move(env, task.objects[BALL], range(N), pose, velocity=velocity)
+    at_rest = step(env, still_action(env))["info/at_rest"]
+    assert bool((at_rest == (not any(velocity))).all())
+
+
 def test_nothing_seen_at_an_instant_tells_how_fast_the_ball_is(env: Env) -> None:
     task, s = task_of(env), fresh()
     look = senses(s.start[:, :2])

@@ -47,8 +47,8 @@ class Senses:
     tcp: Tensor  # (N, 7) pose of the tool centre point
     joint_speed: Tensor  # (N,) largest speed of an arm joint, rad/s
     fingers: Tensor  # (N,) distance of each finger from closed, m
-    speeds: Tensor  # (N, K) m/s, of objects' centres over the last control step: the velocity that PhysX reports of
-    # what is held tight may be 0.2 m/s, and it stays where it is
+    speeds: Tensor  # (N, K) m/s, of objects' centres over the last control step: PhysX reports a velocity of what is held
+    # tight, though it stays where it is
 
     @property
     def static(self) -> Tensor:
@@ -128,7 +128,6 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.robot_init_qpos_noise = robot_init_qpos_noise
         self._generators: list[np.random.Generator] = []
         self._task_state: TaskState | None = None
-        self._speeds: Tensor | None = None
         self._held: Tensor | None = None
         super().__init__(
             *args,
@@ -244,6 +243,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.stage = Stage(self.scene, self.objects)
         self._codes = self.codes().to(device=self.device, dtype=torch.float32)
         self._touch_sensor: TouchSensor | None = None
+        self._speeds = torch.zeros(self.num_envs, len(self.objects), device=self.device)
 
     # ------------------------------------------------------------------ randomness and reset
     def reset(self, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -300,8 +300,6 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
         velocities = self.velocities(rows)
         self.stage.set_up(visible, home, velocities)
-        if self._speeds is None:
-            self._speeds = torch.zeros(self.num_envs, len(self.objects), device=self.device)
         self._speeds[env_idx] = 0.0 if velocities is None else torch.linalg.norm(velocities[..., :3], dim=-1)
 
     # ------------------------------------------------------------------ stepping
@@ -315,8 +313,7 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
             links = [self.agent.robot.links_map[name] for name in TOUCH_LINKS]
             self._touch_sensor = TouchSensor(self.scene, links, self.touchable(self.objects))
         senses = self._sense(elapsed)
-        senses.speeds = torch.linalg.norm(senses.objects[..., :3] - before, dim=-1) * self.control_freq
-        self._speeds = senses.speeds
+        self._speeds = senses.speeds = torch.linalg.norm(senses.objects[..., :3] - before, dim=-1) * self.control_freq
         self.advance(self.task_state, senses, self._touch_sensor.read() > FORCE_THRESHOLD)
         visible, home = self.layout(self.task_state, elapsed)
         # nothing can be moved before the response phase; at its first step everything stands where the layout says, and
@@ -361,7 +358,6 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         px.gpu_apply_articulation_target_velocity()
 
     def _sense(self, elapsed: Tensor) -> Senses:
-        assert self._speeds is not None
         qpos, qvel = self.agent.robot.get_qpos(), self.agent.robot.get_qvel()
         return Senses(
             elapsed=elapsed,
@@ -457,12 +453,16 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         saved["task"] = {
             **state.to_flat(self.task_state),
             "elapsed_steps": self._elapsed_steps.to(torch.float32)[:, None],
-            "object_speeds": self._sense(self._elapsed_steps).speeds.clone(),
+            "object_speeds": self._speeds.clone(),
         }
         return saved
 
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,)."""
+        if "task" in state_dict:
+            missing = {"elapsed_steps", "object_speeds"} - set(state_dict["task"])
+            if missing:  # before anything is overwritten
+                raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another version")
         index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
         if env_idx is not None:
             # ManiSkill writes rows through a mask, in ascending order of the envs
@@ -472,7 +472,6 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         if "task" in state_dict:
             task = dict(state_dict["task"])
             self._elapsed_steps[index] = task.pop("elapsed_steps").reshape(-1).to(self._elapsed_steps)
-            assert self._speeds is not None
             self._speeds[index] = task.pop("object_speeds").to(self._speeds)
             state.load_flat(self._task_state, task, index)
         if "controller" in state_dict:
