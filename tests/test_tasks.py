@@ -133,7 +133,7 @@ def test_how_fast_objects_are_is_measured_by_how_far_they_come_in_a_step(batch: 
     assert torch.equal(senses_of(batch).speeds, speeds)
     del saved["task"]["object_speeds"]
     before = flatten(task.get_state_dict())
-    with pytest.raises(KeyError, match="object_speeds.*another version"):
+    with pytest.raises(KeyError, match=r"object_speeds.*another version"):
         task.set_state_dict(saved)
     assert all(torch.equal(value, before[name]) for name, value in flatten(task.get_state_dict()).items())
 

@@ -47,8 +47,9 @@ class Senses:
     tcp: Tensor  # (N, 7) pose of the tool centre point
     joint_speed: Tensor  # (N,) largest speed of an arm joint, rad/s
     fingers: Tensor  # (N,) distance of each finger from closed, m
-    speeds: Tensor  # (N, K) m/s, of objects' centres over the last control step: PhysX reports a velocity of what is held
-    # tight, though it stays where it is
+    # (N, K) m/s, distance that each object's centre moved in the last control step, per second. PhysX reports a velocity
+    # even for an object that closed fingers hold still, so rest is judged by this.
+    speeds: Tensor
 
     @property
     def static(self) -> Tensor:
