@@ -315,7 +315,7 @@ def test_physics_does_not_notice_what_is_drawn(stock: MemoryEnv[Any], fast: Memo
         for _ in range(5):
             env.step(action)
     assert torch.equal(stock.agent.robot.get_qpos(), fast.agent.robot.get_qpos())
-    assert torch.equal(stock.stage.read(), fast.stage.read())
+    assert torch.equal(stock.object_layout.read(), fast.object_layout.read())
 
 
 @pytest.mark.render

@@ -93,7 +93,7 @@ def test_the_observation_agrees_with_its_space_and_the_task(env: Env) -> None:
 
 def test_perception_shows_what_is_on_view_and_nothing_else(env: Env) -> None:
     task = base(env)
-    codes = task.codes()
+    codes = task.object_features()
     assert codes.shape[0] == len(task.objects)
     stagger(env, seed=1)
     seen = hidden = 0
@@ -105,7 +105,7 @@ def test_perception_shows_what_is_on_view_and_nothing_else(env: Env) -> None:
         assert not bool((flag & ~on_view).any()), "an object is reported that is not on view"
         assert not bool(view[~flag].any())
         assert torch.equal(view[..., 8:][flag], codes.to(torch.float32).expand(N, -1, -1)[flag])
-        where = task.stage.read()[..., :3]
+        where = task.object_layout.read()[..., :3]
         assert torch.equal(view[..., 1:4][flag], where[flag])
         assert float(where[flag].abs().max()) < 2, "an object was reported where it is parked"
         seen, hidden = seen + int(flag.sum()), hidden + int((~flag).sum())
@@ -125,7 +125,7 @@ def test_perception_is_of_this_instant_alone(env: Env) -> None:
     for name in ("held", "counted", "mistaken", "grasped"):
         if name in state:
             state[name].fill_(1)
-    velocity = task.stage.read()[..., 7:]
+    velocity = task.object_layout.read()[..., 7:]
     task.get_obs()
     assert torch.equal(task.get_obs()["objects"], view)
     for name, value in kept.items():

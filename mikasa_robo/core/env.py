@@ -26,7 +26,7 @@ from .phases import PHASES, Timeline
 from .sampling import ROBOT_BASE_X, Uniforms, normal
 from .seeds import Seed, episode_keys
 from .touch_sensor import FORCE_THRESHOLD, TouchSensor
-from .visibility import Stage
+from .visibility import ObjectLayout
 
 START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
 STATIC_SPEED = 0.2
@@ -38,7 +38,7 @@ TaskState = TypeVar("TaskState")
 
 
 @dataclass
-class Senses:
+class StepData:
     """What a task may look at to judge an episode; read after physics, never written."""
 
     elapsed: Tensor  # (N,) int, control steps
@@ -61,14 +61,14 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     """A tabletop task whose episode has a cue, a delay and a response.
 
     A task declares its objects (`build`) and gives pure functions of tensors: what is drawn (`sample`), what is on view
-    and where (`layout`), what a step means (`advance`), who has succeeded or failed (`judge`), what is rewarded
+    and where (`layout`), what a step means (`update_state`), who has succeeded or failed (`outcome`), what is rewarded
     (`reward_terms`) and what a memory would hold (`oracle`).
 
     Observation: ``obs_mode`` is any of these joined with "+". "state" alone gives a tensor, all others a flat dict:
     ``state`` float32 (N, D): joint positions and speeds, TCP pose, prompt, phase (one-hot), t / T, for each object a
     visible flag and, where visible, its pose, then the task's own (with the oracle: for learning without memory);
     ``objects`` float32 (N, K (8 + C)): what a perfect perception system would report at this instant, for each object a
-    visible flag, its pose and its code (`codes`), zeros where it is not to be seen; brings ``joints`` along;
+    visible flag, its pose and its code (`object_features`), zeros where it is not to be seen; brings ``joints`` along;
     ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose;
     ``oracle`` and ``prompt`` float32 (N, d); a task's prompt is in every mode;
     ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16 (N, 128, 128, 2) in mm, ``segmentation`` int16 (N, 128, 128, 2): the
@@ -153,15 +153,15 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         """Which objects are on view at t = ``elapsed`` (N,), (N, K) bool, and where each belongs, (N, K, 7)."""
 
     @abstractmethod
-    def advance(self, s: TaskState, senses: Senses, touching: Tensor) -> None:
+    def update_state(self, s: TaskState, data: StepData, touching: Tensor) -> None:
         """Enters in ``s`` what has happened in a step; ``touching`` (N, L, K) bool for hand, left and right finger."""
 
     @abstractmethod
-    def judge(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
+    def outcome(self, s: TaskState, data: StepData) -> dict[str, Tensor]:
         """``success`` and ``fail`` (N,) bool, and the task's own booleans for ``info``."""
 
     @abstractmethod
-    def reward_terms(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
+    def reward_terms(self, s: TaskState, data: StepData) -> dict[str, Tensor]:
         """The unweighted terms (N,) in [0, 1] named in `reward_scales`."""
 
     @abstractmethod
@@ -172,24 +172,24 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         """(N, d) float32 that the agent is told at every step; None where the task has no prompt."""
         return None
 
-    def velocities(self, s: TaskState) -> Tensor | None:
+    def initial_velocities(self, s: TaskState) -> Tensor | None:
         """(b, K, 6) linear (m/s) and angular velocity (rad/s) with which objects start; None: at rest."""
         return None
 
-    def codes(self) -> Tensor:
+    def object_features(self) -> Tensor:
         """(K, C) float32: what each object is, as ``objects`` observations tell it; by default its number, one-hot."""
         return torch.eye(len(self.objects), device=self.device)
 
-    def perceive(self, s: TaskState, senses: Senses) -> tuple[Tensor, Tensor]:
+    def visible_poses(self, s: TaskState, data: StepData) -> tuple[Tensor, Tensor]:
         """Which objects a perfect perception system would see now, (N, K) bool, and at which poses, (N, K, 7).
 
         By default all that are on view, where they are. A task whose objects can cover one another or look alike from
         several sides says so here.
         """
-        return self.layout(s, senses.elapsed)[0], senses.objects[..., :7]
+        return self.layout(s, data.elapsed)[0], data.objects[..., :7]
 
     @abstractmethod
-    def state_features(self, s: TaskState, senses: Senses) -> dict[str, Tensor]:
+    def state_features(self, s: TaskState, data: StepData) -> dict[str, Tensor]:
         """What the ``state`` observation holds beside the common part, (N, …) each."""
 
     def touchable(self, objects: list[Actor]) -> list[Actor]:
@@ -241,8 +241,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         if self.drawn_on_cpu:
             thin_out_ground(self.table_scene.ground)
         self.objects = self.build()
-        self.stage = Stage(self.scene, self.objects)
-        self._codes = self.codes().to(device=self.device, dtype=torch.float32)
+        self.object_layout = ObjectLayout(self.scene, self.objects)
+        self._object_features = self.object_features().to(device=self.device, dtype=torch.float32)
         self._touch_sensor: TouchSensor | None = None
         self._speeds = torch.zeros(self.num_envs, len(self.objects), device=self.device)
 
@@ -299,28 +299,28 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         self.agent.reset(qpos.to(torch.float32))
         self.agent.robot.set_pose(Pose.create_from_pq(p=[ROBOT_BASE_X, 0, 0], device=self.device))
         visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
-        velocities = self.velocities(rows)
-        self.stage.set_up(visible, home, velocities)
+        velocities = self.initial_velocities(rows)
+        self.object_layout.reset(visible, home, velocities)
         self._speeds[env_idx] = 0.0 if velocities is None else torch.linalg.norm(velocities[..., :3], dim=-1)
 
     # ------------------------------------------------------------------ stepping
     def _step_action(self, action: Any) -> Any:
         held = self.arm == "held" and self.scene is not None
-        before = self.stage.read()[..., :3]
+        before = self.object_layout.read()[..., :3]
         action = self._step_held(action) if held else super()._step_action(action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1
         if self._touch_sensor is None:
             links = [self.agent.robot.links_map[name] for name in TOUCH_LINKS]
             self._touch_sensor = TouchSensor(self.scene, links, self.touchable(self.objects))
-        senses = self._sense(elapsed)
-        self._speeds = senses.speeds = torch.linalg.norm(senses.objects[..., :3] - before, dim=-1) * self.control_freq
-        self.advance(self.task_state, senses, self._touch_sensor.read() > FORCE_THRESHOLD)
+        data = self._read_sim(elapsed)
+        self._speeds = data.speeds = torch.linalg.norm(data.objects[..., :3] - before, dim=-1) * self.control_freq
+        self.update_state(self.task_state, data, self._touch_sensor.read() > FORCE_THRESHOLD)
         visible, home = self.layout(self.task_state, elapsed)
         # nothing can be moved before the response phase; at its first step everything stands where the layout says, and
         # so does what comes on view later
         settled = (elapsed <= self.timeline.response_start)[:, None]
-        self.stage.arrange(~visible | settled | self.stage.parked(senses.objects), visible, home)
+        self.object_layout.apply(~visible | settled | self.object_layout.parked(data.objects), visible, home)
         return action
 
     def _step_held(self, action: Any) -> Any:
@@ -358,12 +358,12 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         px.gpu_apply_articulation_target_position()
         px.gpu_apply_articulation_target_velocity()
 
-    def _sense(self, elapsed: Tensor) -> Senses:
+    def _read_sim(self, elapsed: Tensor) -> StepData:
         qpos, qvel = self.agent.robot.get_qpos(), self.agent.robot.get_qvel()
-        return Senses(
+        return StepData(
             elapsed=elapsed,
             responding=self.timeline.responding(elapsed),
-            objects=self.stage.read(),
+            objects=self.object_layout.read(),
             tcp=self.agent.tcp.pose.raw_pose,
             joint_speed=qvel[:, :ARM_JOINTS].abs().amax(dim=1),
             fingers=qpos[:, ARM_JOINTS:].mean(dim=1),
@@ -373,15 +373,15 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     # ------------------------------------------------------------------ what is returned
     def evaluate(self) -> dict[str, Any]:
         """Success, failure, phase, the task's booleans, the oracle and the weighted reward terms. Writes nothing."""
-        s, senses = self.task_state, self._sense(self._elapsed_steps)
-        info: dict[str, Any] = self.judge(s, senses)
+        s, data = self.task_state, self._read_sim(self._elapsed_steps)
+        info: dict[str, Any] = self.outcome(s, data)
         info["phase"] = self.timeline.phase(self._elapsed_steps)
         info["oracle_info"] = self.oracle(s)
         prompt = self.prompt(s)
         if prompt is not None:
             info["prompt"] = prompt
         info["reward_terms"] = rewards.weigh(
-            self.reward_terms(s, senses), self.reward_scales, info["success"], info["fail"], senses.responding
+            self.reward_terms(s, data), self.reward_scales, info["success"], info["fail"], data.responding
         )
         return info
 
@@ -403,17 +403,17 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
             return super().get_obs(info, unflattened)
         self._require_open()
         info = self.get_info() if info is None else info
-        parts, senses = self._modes.parts, self._sense(self._elapsed_steps)
+        parts, data = self._modes.parts, self._read_sim(self._elapsed_steps)
         obs: dict[str, Tensor] = {}
         if "state" in parts:
-            nested = {"agent": self._get_obs_agent(), "extra": self._state_extra(info, senses)}
+            nested = {"agent": self._get_obs_agent(), "extra": self._state_extra(info, data)}
             obs["state"] = common.flatten_state_dict(nested, use_torch=True, device=self.device)
         if "objects" in parts:
-            visible, poses = self.perceive(self.task_state, senses)
-            obs["objects"] = object_view(visible, poses, self._codes)
+            visible, poses = self.visible_poses(self.task_state, data)
+            obs["objects"] = object_view(visible, poses, self._object_features)
         if "joints" in parts:
             robot = self.agent.robot
-            obs["joints"] = torch.cat([robot.get_qpos(), robot.get_qvel(), senses.tcp], dim=1)
+            obs["joints"] = torch.cat([robot.get_qpos(), robot.get_qvel(), data.tcp], dim=1)
         if "oracle" in parts:
             obs["oracle"] = info["oracle_info"].to(torch.float32)
         if "prompt" in info:
@@ -426,24 +426,24 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         return obs
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
-        senses = self._sense(self._elapsed_steps)
+        data = self._read_sim(self._elapsed_steps)
         if self.obs_mode_struct.use_state:
-            return self._state_extra(info, senses)
-        extra = {"tcp_pose": senses.tcp}
+            return self._state_extra(info, data)
+        extra = {"tcp_pose": data.tcp}
         if "prompt" in info:
             extra["prompt"] = info["prompt"]
         return extra
 
-    def _state_extra(self, info: dict[str, Any], senses: Senses) -> dict[str, Tensor]:
-        extra = {"tcp_pose": senses.tcp}
+    def _state_extra(self, info: dict[str, Any], data: StepData) -> dict[str, Tensor]:
+        extra = {"tcp_pose": data.tcp}
         if "prompt" in info:
             extra["prompt"] = info["prompt"]
         visible, _ = self.layout(self.task_state, self._elapsed_steps)
         extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
         extra["time"] = (self._elapsed_steps / self.horizon).to(torch.float32)[:, None]
         extra["visible"] = visible.to(torch.float32)
-        extra["object_poses"] = (senses.objects[..., :7] * visible[..., None]).flatten(1)
-        for name, value in self.state_features(self.task_state, senses).items():
+        extra["object_poses"] = (data.objects[..., :7] * visible[..., None]).flatten(1)
+        for name, value in self.state_features(self.task_state, data).items():
             extra[name] = value.to(torch.float32).flatten(1) if value.ndim > 1 else value.to(torch.float32)[:, None]
         return extra
 

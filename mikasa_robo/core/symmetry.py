@@ -9,7 +9,7 @@ import torch
 from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
 from torch import Tensor
 
-__all__ = ["CUBE_ROTATIONS", "PEG_ROTATIONS", "folded"]
+__all__ = ["CUBE_ROTATIONS", "PEG_ROTATIONS", "canonical_rotation"]
 
 _H = math.sqrt(0.5)
 PEG_ROTATIONS = torch.tensor(
@@ -34,7 +34,7 @@ CUBE_ROTATIONS = _cube_rotations()
 """(24, 4) quaternions wxyz that turn a cube of one colour into itself."""
 
 
-def folded(q: Tensor, symmetries: Tensor) -> Tensor:
+def canonical_rotation(q: Tensor, symmetries: Tensor) -> Tensor:
     """The least rotations that look the same.
 
     Of a peg that lies on the table the yaw is then in ±π/2, of a cube in ±π/4.

@@ -28,7 +28,7 @@ def parking_poses(count: int) -> Tensor:
     return poses
 
 
-class Stage:
+class ObjectLayout:
     """The K objects that a task shows and hides in each of N environments.
 
     Args:
@@ -70,7 +70,7 @@ class Stage:
         """(N, K) bool: the objects that are hidden, of those that `read` gave."""
         return objects[..., 2] > PARKING_HEIGHT / 2
 
-    def set_up(self, visible: Tensor, home: Tensor, velocity: Tensor | None = None) -> None:
+    def reset(self, visible: Tensor, home: Tensor, velocity: Tensor | None = None) -> None:
         """Puts the objects of the environments being reset where they belong; BaseEnv.reset applies it.
 
         Args:
@@ -87,7 +87,7 @@ class Stage:
                 actor.set_linear_velocity(velocity[:, k, :3])
                 actor.set_angular_velocity(velocity[:, k, 3:])
 
-    def arrange(self, put: Tensor, visible: Tensor, home: Tensor) -> None:
+    def apply(self, put: Tensor, visible: Tensor, home: Tensor) -> None:
         """Puts objects where they belong, at rest, and brings the simulator's buffers up to date.
 
         Args:
