@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.rollouts import EpisodeTotals, Step, play_episodes
-from mikasa_robo.sim.render import RenderingUnavailableError, write_video
+from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
+from mikasa_robo.video import FPS, VideoWriter, tile_images
 
 from .environments import EnvFactory, GymnasiumVectorEnv
 from .protocol import Policy
@@ -149,7 +149,7 @@ def record_video(
     *,
     first_seed: int,
     device: torch.device,
-    fps: int = 20,
+    fps: int = FPS,
 ) -> None:
     """Record one episode per environment, tiled, as an MP4; an episode that is over shows its last frame.
 
@@ -163,18 +163,17 @@ def record_video(
     """
     resets_itself = isinstance(env, GymnasiumVectorEnv)
     images: Tensor | None = None
-    frames: list[Tensor] = []
-    for step in _play(policy, env, first_seed, device):
-        if step.t == 0:
-            continue
-        new = torch.as_tensor(env.render())
-        if new.ndim == 3:
-            new = new.unsqueeze(0)
-        # An environment that resets itself already shows the next episode after the last step of this one.
-        showing = step.still_running if resets_itself else step.running
-        images = new if images is None else torch.where(showing[:, None, None, None], new, images)
-        frames.append(_tile(images).to("cpu", torch.uint8))
-    write_video(path, torch.stack(frames).numpy(), fps)
+    with VideoWriter(path, fps, overwrite=True) as video:
+        for step in _play(policy, env, first_seed, device):
+            if step.t == 0:
+                continue
+            new = torch.as_tensor(env.render())
+            if new.ndim == 3:
+                new = new.unsqueeze(0)
+            # An environment that resets itself already shows the next episode after the last step of this one.
+            showing = step.still_running if resets_itself else step.running
+            images = new if images is None else torch.where(showing[:, None, None, None], new, images)
+            video.add(tile_images(images.to("cpu", torch.uint8).numpy()))
 
 
 def film(
@@ -194,17 +193,3 @@ def film(
         log.warning("no video: %s", error)
     else:
         log.info("video: %s", path)
-
-
-def _tile(images: Tensor) -> Tensor:
-    """(N, H, W, 3) to one image (rows * H, columns * W, 3), as square as possible and padded with black."""
-    n, height, width, channels = images.shape
-    columns = math.ceil(math.sqrt(n))
-    rows = math.ceil(n / columns)
-    grid = images.new_zeros((rows * columns, height, width, channels))
-    grid[:n] = images
-    return (
-        grid.reshape(rows, columns, height, width, channels)
-        .transpose(1, 2)
-        .reshape(rows * height, columns * width, channels)
-    )
