@@ -136,15 +136,15 @@ def test_a_checkpoint_acts_and_must_fit(
     path = tmp_path / "policy.pt"
     torch.manual_seed(0)
     network = ActorCritic(wanted, 8, (16,))
-    trained = ppo_mlp.Args(env_id=ENV_ID).plain()
-    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
+    trained = ppo_mlp.Args(env_id=ENV_ID)
+    save_policy(path, network, trained, 0)
     player = Player(str(path))
     assert player.obs_mode == "state"
     obs, info = env.reset(seed=0)
     assert torch.equal(player.begin(env)(obs, info), network.eval().act(obs))
     (last,) = play(env, player, [0, 1], every=0)
     assert not last.running.any()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=trained)
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), trained, 0)
     with pytest.raises(UnsuitablePolicyError, match=f"maps {wanted + 1} numbers to 8, {ENV_ID} needs {wanted} to 8"):
         Player(str(path)).begin(env)
     env.close()
@@ -155,8 +155,8 @@ def test_a_checkpoint_acts_and_must_fit(
     assert len(made) == 1
     assert "arm" not in made[0]
     assert not (tmp_path / "videos").exists()
-    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7")).plain()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=own)
+    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7"))
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), own, 0)
     for words, arm in (([], "held"), (["--arm", "free"], "free")):
         made.clear()
         assert cli.main(["record", "--env-id", ENV_ID, *argv, *words]) == 2
@@ -169,8 +169,8 @@ def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: P
     path = tmp_path / "policy.pt"
     network = RecurrentActorCritic(layout, 8, (16,), 8, (16,))
     torch.nn.init.normal_(network.actor[-1].weight)
-    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos").plain()
-    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
+    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos")
+    save_policy(path, network, trained, 0)
     player = Player(str(path))
     assert player.obs_mode == "objects+joints"
     obs, info = env.reset(seed=0)
