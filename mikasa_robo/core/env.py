@@ -11,6 +11,7 @@ from mani_skill.utils import common
 from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.checks import number, one_of
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 from mikasa_robo.sim.env import RobotVisuals
 
@@ -19,7 +20,7 @@ from .arm_hold import ArmHold
 from .hooks import TaskHooks, TaskState
 from .phases import Timeline
 from .sampling import normal
-from .step_data import STATIC_SPEED, StepData
+from .step_data import STATIC_SPEED, StepData, action_rows
 from .tabletop import ARM_JOINTS, START_QPOS, TOUCH_LINKS, TabletopEnv
 from .touch_sensor import FORCE_THRESHOLD, TouchSensor
 from .visibility import ObjectLayout
@@ -83,15 +84,11 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     ) -> None:
         self.require_hooks()
         self.timeline = Timeline(cue_steps, delay_steps, response_steps)
-        if on_mistake not in ("fail", "ignore"):
-            raise ValueError(f"on_mistake={on_mistake!r} is not known: use 'fail' or 'ignore'")
-        if not robot_init_qpos_noise >= 0:
-            raise ValueError(f"robot_init_qpos_noise={robot_init_qpos_noise!r} must be at least 0 rad")
-        if arm not in ("free", "held"):
-            raise ValueError(f"arm={arm!r} is not known: use 'free' or 'held'")
+        self.on_mistake = one_of("on_mistake", on_mistake, ("fail", "ignore"))
+        self.arm = one_of("arm", arm, ("free", "held"))
         if arm == "held" and not self.timeline.response_start:
             raise ValueError("arm='held' would hold the arm for ever: this task is acted in while its cue is on view")
-        self.on_mistake, self.arm, self.robot_init_qpos_noise = on_mistake, arm, robot_init_qpos_noise
+        self.robot_init_qpos_noise = number("robot_init_qpos_noise", robot_init_qpos_noise, 0, unit="rad")
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
         self._modes = observations.parse_modes(obs_mode)
         self._task_state: TaskState | None = None
@@ -151,7 +148,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         self._require_open()
         before = self.object_layout.read()[..., :3]
         action = self._step_held(action) if self.arm == "held" else super()._step_action(action)
-        self._action = self._as_rows(action)
+        self._action = action_rows(action, self._action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1
         if self._touch_sensor is None:
@@ -166,12 +163,6 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         settled = (elapsed <= self.timeline.response_start)[:, None]
         self.object_layout.apply(~visible | settled | self.object_layout.parked(data.objects), visible, home)
         return action
-
-    def _as_rows(self, action: Any) -> Tensor:
-        """A copy of the action that a step received, (N, A) float32; zeros for None."""
-        if action is None:
-            return torch.zeros_like(self._action)
-        return torch.as_tensor(action, device=self.device).to(torch.float32, copy=True).reshape(self.num_envs, -1)
 
     def _step_held(self, action: Any) -> Any:
         """A control step in which robots whose response phase has not begun stay where they are."""
@@ -248,7 +239,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
                 f"obs_mode={obs_mode!r} needs images, but the environment was made without a renderer: give "
                 f"gymnasium.make that obs_mode, or render_backend={'gpu' if self.device.type == 'cuda' else 'cpu'!r}"
             )
-        before = self._modes, self._obs_mode, self.obs_mode_struct
+        before = self._modes, self._obs_mode, self.obs_mode_struct  # type: ignore[has-type]
         self._modes, self._obs_mode = modes, modes.maniskill
         self.obs_mode_struct = parse_obs_mode_to_struct(modes.maniskill)
         try:
@@ -259,7 +250,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         self.update_obs_space(common.to_cpu_tensor(obs))
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
-        """The observation of the present moment in the chosen mode. Writes nothing."""
+        """The observation of this moment in the chosen mode. Writes nothing."""
         if not self._modes.flat_dict:
             return super().get_obs(info, unflattened)
         self._require_open()
@@ -268,15 +259,8 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
         data = self._read_sim(self._elapsed_steps)
-        return (
-            self._state_extra(info, data)
-            if self.obs_mode_struct.use_state
-            else observations.always_observed(info, data)
-        )
-
-    def _state_extra(self, info: dict[str, Any], data: StepData) -> dict[str, Tensor]:
-        visible, _ = self.layout(self.task_state, data.elapsed)
-        return observations.state_extra(info, data, visible, self.horizon, self.state_features(self.task_state, data))
+        part = observations.state_extra if self.obs_mode_struct.use_state else observations.always_observed
+        return part(self, info, data)
 
     # ------------------------------------------------------------------ saving and restoring
     def get_state_dict(self) -> dict[str, Any]:

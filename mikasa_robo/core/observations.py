@@ -78,33 +78,25 @@ def parse_modes(obs_mode: str | None) -> ObservationModes:
     return ObservationModes(parts, "state" if parts == ("state",) else "+".join(visual) or "state_dict")
 
 
-def always_observed(info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
-    """What ManiSkill's ``extra`` holds in every mode: the TCP pose (N, 7) and the prompt, if the task has one."""
+def always_observed(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+    """What ManiSkill's ``extra`` holds in every mode: the TCP pose (N, 7) and the prompt, if ``task`` has one."""
     return {"tcp_pose": data.tcp, **({"prompt": info["prompt"]} if "prompt" in info else {})}
 
 
-def state_extra(
-    info: Mapping[str, Any], data: StepData, visible: Tensor, horizon: int, features: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """The ``state`` observation without the robot's joints, in its order.
-
-    Args:
-        info: what ``evaluate`` returned.
-        data: the simulation at this moment.
-        visible: (N, K) bool, the objects on view.
-        horizon: length of an episode in control steps.
-        features: the task's own part, (N, …) each.
+def state_extra(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+    """What the ``state`` observation holds beside the robot's joints, in its order.
 
     Returns:
-        (N, …) each: the part that is always observed, the phase (one-hot), t / T, the visible flags, the poses of
-        visible objects, then ``features`` as float32 (N, D).
+        float32 (N, …) each: what is always observed, the phase (one-hot), t / T, the visible flags, the poses of visible
+        objects, then the task's own features.
     """
-    extra = always_observed(info, data)
+    visible, _ = task.layout(task.task_state, data.elapsed)
+    extra = always_observed(task, info, data)
     extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
-    extra["time"] = (data.elapsed / horizon).to(torch.float32)[:, None]
+    extra["time"] = (data.elapsed / task.horizon).to(torch.float32)[:, None]
     extra["visible"] = visible.to(torch.float32)
     extra["object_poses"] = (data.objects[..., :7] * visible[..., None]).flatten(1)
-    for name, value in features.items():
+    for name, value in task.state_features(task.task_state, data).items():
         extra[name] = value.to(torch.float32).flatten(1) if value.ndim > 1 else value.to(torch.float32)[:, None]
     return extra
 
@@ -144,7 +136,7 @@ def flat_observation(
     """
     obs: dict[str, Tensor] = {}
     if "state" in modes.parts:
-        nested = {"agent": task._get_obs_agent(), "extra": task._state_extra(info, data)}
+        nested = {"agent": task._get_obs_agent(), "extra": state_extra(task, info, data)}
         obs["state"] = common.flatten_state_dict(nested, use_torch=True, device=task.device)
     if "objects" in modes.parts:
         visible, poses = task.visible_poses(task.task_state, data)

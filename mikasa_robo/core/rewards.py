@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
 
 import torch
 from torch import Tensor
+
+from mikasa_robo.checks import number
 
 SUCCESS_FACTOR = 2.0
 """A success pays this many times what all terms can pay together in a step."""
@@ -80,12 +81,11 @@ def override_scales(declared: Mapping[str, float], override: Mapping[str, float]
         raise ValueError(
             f"reward_scales: {', '.join(map(repr, unknown))} is no term of this task's reward; use any of {known}"
         )
-    for name, value in override.items():
-        if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value <= LARGEST_SCALE:
-            raise ValueError(
-                f"reward_scales: {name}={value!r} must be a number from 0 to {LARGEST_SCALE:g} (terms: {known})"
-            )
-    scales = {**declared, **{name: float(value) for name, value in override.items()}}
+    try:
+        given = {name: number(f"reward_scales[{name!r}]", v, 0, LARGEST_SCALE) for name, v in override.items()}
+    except ValueError as error:
+        raise ValueError(f"{error}; this task's terms: {known}") from None
+    scales = {**declared, **given}
     if max(scales.values()) < SMALLEST_SCALE:
         raise ValueError(
             f"reward_scales={override!r} leaves no term with a weight of at least {SMALLEST_SCALE:g}: raise one of {known}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,3 +33,15 @@ class StepData:
     def static(self) -> Tensor:
         """(N,) bool: the robot is static."""
         return self.joint_speed < STATIC_SPEED
+
+
+def action_rows(action: Any, like: Tensor) -> Tensor:
+    """A copy of the action that a step received, (N, A) float32; zeros for None.
+
+    Args:
+        action: what ManiSkill's step returned: a tensor (N, A), or None.
+        like: (N, ·) on the environment's device.
+    """
+    if action is None:
+        return torch.zeros_like(like)
+    return torch.as_tensor(action, device=like.device).to(torch.float32, copy=True).reshape(len(like), -1)
