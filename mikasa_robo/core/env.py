@@ -131,7 +131,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     # ------------------------------------------------------------------ reset and step
     def _initialize_episode(self, env_idx: Tensor, options: dict[str, Any]) -> None:
-        u = self._random.draw(env_idx, ARM_JOINTS + self.draws)
+        u = self._draw(env_idx, ARM_JOINTS + self.draws)
         noise = normal(u.take(ARM_JOINTS), self.robot_init_qpos_noise)
         rows = self.sample(u)
         if self._task_state is None:

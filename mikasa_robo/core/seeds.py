@@ -1,4 +1,4 @@
-"""Which episode a seed means, and the random numbers of each environment."""
+"""Which episode a seed means, and an environment whose episodes follow from seeds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mikasa_robo.sim.env import BatchedSimMixin
 
+from .pcg import BatchedPCG64
 from .sampling import Uniforms
 
 Seed: TypeAlias = int | Sequence[int | tuple[int, int]]
@@ -40,35 +41,12 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[tuple[int, int]]:
     return keys
 
 
-class EpisodeRandom:
-    """The random numbers of N environments, each from a generator of its own.
-
-    Args:
-        num_envs: N.
-        device: where the numbers are wanted.
-    """
-
-    def __init__(self, num_envs: int, device: torch.device) -> None:
-        self._device = device
-        self._generators = [np.random.default_rng() for _ in range(num_envs)]
-
-    def seed(self, index: Sequence[int], keys: Sequence[tuple[int, int]]) -> None:
-        """Starts the generators of the environments ``index`` anew, from the `episode_keys`."""
-        for i, key in zip(index, keys, strict=True):
-            self._generators[i] = np.random.default_rng(np.random.SeedSequence(key))
-
-    def draw(self, env_idx: Tensor, columns: int) -> Uniforms:
-        """The next ``columns`` numbers of the environments ``env_idx`` (b,)."""
-        drawn = np.stack([self._generators[i].random(columns) for i in env_idx.tolist()])
-        return Uniforms(torch.from_numpy(drawn).to(self._device))
-
-
 class SeededEnv(BatchedSimMixin):
     """An environment whose episodes depend on its seed alone, not on ``num_envs`` or on the other environments."""
 
     @functools.cached_property
-    def _random(self) -> EpisodeRandom:
-        return EpisodeRandom(self.num_envs, self.device)
+    def _generators(self) -> BatchedPCG64:
+        return BatchedPCG64(self.num_envs, self.device)
 
     def reset(self, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or in ``options["env_idx"]`` only.
@@ -87,9 +65,13 @@ class SeededEnv(BatchedSimMixin):
         if "env_idx" in options:
             options["env_idx"] = self._checked_env_idx(options["env_idx"])
         if seed is not None:
-            index = options["env_idx"].tolist() if "env_idx" in options else list(range(self.num_envs))
-            keys = episode_keys(seed, index)
-            self._random.seed(index, keys)
+            index = options.get("env_idx", torch.arange(self.num_envs, device=self.device))
+            keys = episode_keys(seed, index.tolist())
+            self._generators.seed(index, keys)
             # no task uses ManiSkill's own generators; reseeding some of them would change every environment
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
         return super().reset(seed=outer, options=options)
+
+    def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
+        """The next ``columns`` uniform numbers of the environments ``env_idx`` (b,)."""
+        return Uniforms(self._generators.random(env_idx, columns))
