@@ -256,7 +256,7 @@ class Buffers:
         self.link_velocities_pending = self._joint_accelerations_pending = False
 
 
-def index_buffer(rows: Tensor) -> Any:
+def as_index_buffer(rows: Tensor) -> Any:
     """``rows`` (b,) int32 as what ``gpu_apply_*(index_buffer)`` takes: the tensor on CPU, SAPIEN's array on a GPU."""
     return sapien.CudaArray(rows) if rows.is_cuda else rows
 

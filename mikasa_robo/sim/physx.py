@@ -219,13 +219,16 @@ class BatchedCpuPhysx(CpuSystems):
     def _apply_targets(self, group: str, index: Any) -> None:
         now, applied = self._buffers.q[group].numpy(), self._buffers.applied_q[group].numpy()
         changed = now != applied
-        if not changed.any():
+        wanted = changed.any(axis=1)
+        if index is not None:
+            call = "gpu_apply_articulation_target_" + ("position" if group == TARGET_QPOS else "velocity")
+            named = rows_in(index, len(now), call, first_only=self.debug)
+            rows = named[wanted[named]]
+        else:
+            rows = np.flatnonzero(wanted)
+        if not len(rows):
             return
         # a drive target is a setting, not a state: setting it again changes nothing, so forced rows are not set
-        rows = np.flatnonzero(changed.any(axis=1))
-        if index is not None:
-            named = rows_in(index, len(now), f"gpu_apply_{group}", first_only=self.debug)
-            rows = named[changed[named].any(axis=1)]
         self._finish_steps()
         self._writer.targets(group, rows, now[rows], changed[rows])
         applied[rows] = now[rows]
