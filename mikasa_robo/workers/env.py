@@ -21,7 +21,7 @@ import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
-from mikasa_robo.sim.env import _CUDA_NAMES, BATCHED, checked_env_idx, choose_sim_backend
+from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.stepping import default_threads
 
 from .crew import Crew, WorkerError
@@ -235,7 +235,7 @@ def _parts(env_id: str, num_envs: int, num_workers: int | None, kwargs: dict[str
             f"use num_workers={num_envs} or less"
         )
     backend = kwargs.get("sim_backend", "auto")
-    if backend.split(":")[0] in _CUDA_NAMES:
+    if backend.split(":")[0] in CUDA_NAMES:
         raise ValueError(
             f"sim_backend={backend!r}: workers share the cores of a CPU, while on a GPU one process simulates all "
             f"environments; use mikasa_robo.make_env({env_id!r}, {num_envs}, sim_backend={backend!r})"
