@@ -15,7 +15,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from mikasa_robo.sim.render import RenderingUnavailableError, write_video
+from mikasa_robo.sim.render import RenderingUnavailableError
+from mikasa_robo.video import Images, tile_images, write_video
 
 from .environments import EnvFactory, GymnasiumVectorEnv
 from .spaces import Obs, flatten, map_obs
@@ -221,7 +222,7 @@ def record_video(
     """
     num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
     pictures: Tensor | None = None
-    frames: list[Tensor] = []
+    frames: list[Images] = []
 
     def film(running: Tensor) -> None:
         nonlocal pictures
@@ -229,11 +230,11 @@ def record_video(
         if fresh.ndim == 3:
             fresh = fresh.unsqueeze(0)
         pictures = fresh if pictures is None else torch.where(running[:, None, None, None], fresh, pictures)
-        frames.append(_tile(pictures).to("cpu", torch.uint8))
+        frames.append(tile_images(pictures.to("cpu", torch.uint8).numpy()))
 
     begin()
     _play(policy, env, [first_seed + i for i in range(num_envs)], device, on_step=film)
-    write_video(path, torch.stack(frames).numpy(), fps)
+    write_video(path, frames, fps)
 
 
 def film(
@@ -254,17 +255,3 @@ def film(
         log.warning("no video: %s", error)
     else:
         log.info("video: %s", path)
-
-
-def _tile(pictures: Tensor) -> Tensor:
-    """(N, H, W, 3) to (rows * H, columns * W, 3), as square as may be, black where pictures run out."""
-    n, height, width, channels = pictures.shape
-    columns = math.ceil(math.sqrt(n))
-    rows = math.ceil(n / columns)
-    grid = pictures.new_zeros((rows * columns, height, width, channels))
-    grid[:n] = pictures
-    return (
-        grid.reshape(rows, columns, height, width, channels)
-        .transpose(1, 2)
-        .reshape(rows * height, columns * width, channels)
-    )
