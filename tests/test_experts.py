@@ -275,7 +275,7 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
         (["--env-id", "Nothing-v0"], "Nothing-v0"),
         (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
         (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
-        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm for ever"),
+        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm"),
     ):
         assert command.main(bad) == 2
         assert named in capsys.readouterr().err

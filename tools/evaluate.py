@@ -25,7 +25,7 @@ from mikasa_robo.deprecation import deprecated_names
 
 from .env_ids import OptionError
 from .extras import require_modules
-from .output import require_folder
+from .output import FileTakenError, require_folder
 from .report import EVALUATION_FORMAT, METRICS
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
@@ -109,7 +109,7 @@ def check(args: Args) -> list[Checkpoint]:
     resolve_checkpoint_env_id(first, args.env_id)
     out = output_path(args, first)
     if out.exists():
-        raise OptionError(f"--out {out} exists; name another file, or move that one away")
+        raise FileTakenError(f"--out {out} exists; name another file, or move that one away")
     if not out.parent.is_dir():
         raise OptionError(f"--out {out}: there is no folder {out.parent}; make it, or name another file")
     require_folder(out.parent)
@@ -283,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging()
     try:
         content = evaluate_checkpoints(args, ["mikasa", "eval", *argv])
-    except (OptionError, CheckpointError, FileNotFoundError, FileExistsError, ModuleNotFoundError) as error:
+    except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))

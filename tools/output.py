@@ -8,7 +8,11 @@ from pathlib import Path
 
 from .env_ids import OptionError
 
-__all__ = ["require_folder", "require_new_files"]
+__all__ = ["FileTakenError", "require_folder", "require_new_files"]
+
+
+class FileTakenError(OptionError, FileExistsError):
+    """A command would have to overwrite a file."""
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
@@ -23,8 +27,8 @@ def require_folder(folder: Path, option: str = "--out") -> None:
 def require_new_files(folder: Path, files: Sequence[Path], option: str = "--out") -> None:
     """Raise OptionError unless all ``files`` are new and can be written to ``folder``; see `require_folder`."""
     require_folder(folder, option)
-    taken = [str(path) for path in files if path.exists()]
+    taken = [path.name for path in files if path.exists()]
     if taken:
-        raise OptionError(
-            f"{option} {folder} holds {', '.join(taken)} already; choose another folder, or move them away"
+        raise FileTakenError(
+            f"{option} {folder} already contains {', '.join(taken)}; choose another folder, or move these files away"
         )
