@@ -52,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"num_envs": num_envs, "render_mode": render_mode, **kwargs, **env_kwargs})
         return Canvas(gym.make(env_id, num_envs=num_envs, obs_mode=obs_mode), 128, 128)
 
-    monkeypatch.setattr(playing, "make_env", make)
+    monkeypatch.setattr(playing, "make_training_env", make)
     return asked
 
 
