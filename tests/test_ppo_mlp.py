@@ -496,6 +496,26 @@ def test_an_existing_run_folder_is_refused_and_left_alone(tmp_path: Path) -> Non
     assert list(kept.parent.iterdir()) == [kept]
 
 
+def test_a_large_batch_is_evaluated_and_saved_each_time_so_many_steps_have_passed(tmp_path: Path) -> None:
+    """A rollout of 2048 environments takes more steps than lie between two evaluations, and each counts once."""
+    run_dir = tmp_path / "run"
+    argv = (
+        "--env-id MemoryLengthEasy-v0 --preset none --num-envs 2048 --num-steps 8 --total-timesteps 98304 --no-video "
+        "--num-minibatches 2 --update-epochs 1 --hidden-sizes 8 --eval-episodes 4 --eval-num-envs 4 --torch-threads 1 "
+        "--eval-every 10000 --checkpoint-every 40000 --keep-checkpoints 99"
+    )
+    assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0
+    with (run_dir / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    batch = 2048 * 8
+    assert [int(float(row["step"])) for row in rows] == [batch * k for k in range(1, 7)]
+    # 10,000 and 40,000 steps: at the first update that has them, then at the first that has the next multiple
+    assert [bool(row["eval/return"]) for row in rows] == [True] * 6
+    saved = [int(path.stem.partition("-")[2]) for path in sorted(run_dir.glob("resume-*.pt"))]
+    assert saved == [0, 3 * batch, 5 * batch, 6 * batch]
+    assert json.loads((run_dir / "final_eval.json").read_text())["training_steps"] == 98304
+
+
 @pytest.mark.slow
 def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
