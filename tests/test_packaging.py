@@ -85,7 +85,7 @@ def test_the_wheel_holds_our_packages_and_claims_no_other_name(built: tuple[Path
     assert wheel.name == "mikasa_suite-0.1.0-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"mikasa_base", "mikasa_robo", "mikasa_suite-0.1.0.dist-info"}
-    assert "mikasa_robo/py.typed" in names
+    assert {"mikasa_robo/py.typed", "mikasa_base/py.typed"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     modules = {
         "/".join((*name.split("."), *module.relative_to(ROOT / folder).parts))
