@@ -21,7 +21,7 @@ from .distributed import DistContext, join_processes
 from .environments import (
     EnvFactory,
     check_env_id,
-    is_maniskill_task,
+    choose_obs_mode,
     is_robot_task,
     make_gymnasium_env,
     make_training_env,
@@ -134,7 +134,7 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
             reward_mode=args.reward_mode,
             control_mode=args.control_mode,
             sim_backend=args.sim_backend,
-            obs_mode=args.obs or ("state" if is_maniskill_task(args.env_id) else args.default_obs),
+            obs_mode=choose_obs_mode(args),
             env_kwargs=env_kwargs,
             gpu=None if dist is None else dist.gpu,
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, CommonArgs
 from .distributed import DistContext
 from .spaces import Obs, flatten, map_tensors, stack_tensors
 
@@ -27,6 +27,7 @@ __all__ = [
     "EnvFactory",
     "GymnasiumVectorEnv",
     "check_env_id",
+    "choose_obs_mode",
     "is_maniskill_task",
     "is_robot_task",
     "make_gymnasium_env",
@@ -177,6 +178,11 @@ def is_maniskill_task(env_id: str) -> bool:
     return env_id in REGISTERED_ENVS and env_id not in mikasa_robo.CATALOG
 
 
+def choose_obs_mode(args: CommonArgs) -> str:
+    """Observation mode of a robot task: ``--obs``, or the default of the algorithm (ManiSkill's own tasks: state)."""
+    return args.obs or ("state" if is_maniskill_task(args.env_id) else args.default_obs)
+
+
 def make_training_env(
     num_envs: int,
     render_mode: str | None,
@@ -201,6 +207,7 @@ def make_training_env(
         RenderingUnavailableError: ``render_mode`` needs images, and SAPIEN cannot render here.
         ValueError: observations of this mode are nested, or the task does not take one of the arguments.
     """
+    from mikasa_robo.core.observations import VISUAL
     from mikasa_robo.sim.env import choose_sim_backend
 
     if render_mode is not None:
@@ -217,6 +224,8 @@ def make_training_env(
     }
     if gpu is not None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
         kwargs["sim_backend"] = f"physx_cuda:{gpu}"
+    if gpu is not None and (render_mode is not None or set(VISUAL) & set(obs_mode.split("+"))):
+        kwargs.setdefault("render_backend", f"sapien_cuda:{gpu}")
     make = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
     with _named(env_kwargs):
         env: gym.Env[Any, Any] = make(env_id, **kwargs)

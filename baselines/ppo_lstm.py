@@ -223,7 +223,7 @@ def update(
         gradient_step(network, optimizer, loss, args, dist)
         losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
         kls.append(kl)
-    return summarize(losses, kls, batch.values, returns, network, dist)
+    return summarize(losses, kls, batch.values, returns, network, optimizer, dist)
 
 
 def evaluate(network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -171,7 +171,7 @@ def update(
         gradient_step(network, optimizer, loss, args, dist)
         losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
         kls.append(kl)
-    return summarize(losses, kls, values, returns, network, dist)
+    return summarize(losses, kls, values, returns, network, optimizer, dist)
 
 
 class PPOMLP(PPO):

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mikasa_robo.baselines.arguments import read_env_kwargs
-from mikasa_robo.baselines.environments import is_robot_task, make_env
+from mikasa_robo.baselines.checkpoints import load_network
+from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task, make_training_env
 from mikasa_robo.baselines.evaluation import find_horizon
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.experts.evaluation import PolicyMaker
@@ -25,7 +26,7 @@ from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.video import Images, VideoWriter, tile_images
 
-from .checkpoint import load_network, make_actor, read_checkpoint
+from .checkpoint import make_policy, read_checkpoint
 from .env_ids import OptionError
 
 __all__ = [
@@ -112,19 +113,19 @@ class CheckpointPlayer:
         self.checkpoint = read_checkpoint(path)
         args = self.checkpoint.args
         self.settings = EnvSettings(
-            args.obs or args.default_obs,
+            choose_obs_mode(args),
             args.control_mode,
             args.reward_mode,
             args.sim_backend,
             read_env_kwargs(args.env_kwargs),
         )
-        self._network = load_network(self.checkpoint)
+        self._network = load_network(path)
 
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
         """See `PolicyPlayer`."""
         task: Any = env.unwrapped
         layout = ObservationLayout.of(task.single_observation_space)
-        expected = self._network.obs_dim, self._network.action_dim
+        expected = self._network.layout.width, self._network.action.dim
         found = layout.width, task.single_action_space.shape[-1]
         if expected != found or layout != self._network.layout:
             raise UnsuitablePolicyError(
@@ -135,9 +136,8 @@ class CheckpointPlayer:
     def start(self, env: gym.Env[Any, Any]) -> Act:
         """See `PolicyPlayer`."""
         self.require_fit(env)
-        act, begin = make_actor(self.checkpoint, self._network.to(env.unwrapped.device))  # type: ignore[attr-defined]
-        begin()
-        return lambda obs, info: act(obs)
+        policy = make_policy(self.checkpoint, self._network.to(env.unwrapped.device))  # type: ignore[attr-defined]
+        return lambda obs, info: policy.act(obs)
 
 
 def load_player(policy: str) -> ScriptedPlayer | CheckpointPlayer:
@@ -158,7 +158,7 @@ def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mo
     if not is_robot_task(env_id):
         raise OptionError(f"--env-id {env_id} is no robot task; only those can be recorded")
     try:
-        return make_env(
+        return make_training_env(
             num_envs,
             render_mode,
             env_id=env_id,
