@@ -20,13 +20,14 @@ from tables import in_markdown, plain, write_csv, write_text
 from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core.rest import REST_STEPS
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.policies import Expert, Policy, Sweeper
 from mikasa_robo.experts.rotating import fold
 from mikasa_robo.experts.skill import Skill, View
 from mikasa_robo.experts.taking_back import CUBE, MAGENTA, RED
 from mikasa_robo.tasks.rolling_ball import DRIFT, RollingBallTask
-from mikasa_robo.tasks.rotate import SET_DOWN, TOLERANCE, Rotate, heading
+from mikasa_robo.tasks.rotate import TOLERANCE, Rotate, heading
 from mikasa_robo.tasks.take_it_back import LANES
 
 SPACING = 0.17
@@ -61,7 +62,7 @@ class TurnOn(Policy):
         self._stop = torch.where(self._begins, yaw + way * self._first, self._stop)
         standing = (fold(self._stop - yaw).abs() < TOLERANCE / 2) & (fold(yaw - self._yaw).abs() < SLOW)
         self._stood = torch.where(standing & ~self._begins, self._stood + 1, torch.zeros_like(self._stood))
-        over = self._stood > SET_DOWN
+        over = self._stood > REST_STEPS
         self._stop = torch.where(over, self._stop + way * SPACING, self._stop)
         self._stood[over] = 0
         self._begins, self._yaw = torch.zeros_like(self._begins), yaw
