@@ -78,13 +78,13 @@ class Strip:
 def lifted_mug(task: Task) -> dict[int, Tensor]:
     """The right mug, over the ball that it covered."""
     k = 1 + int(task.task_state.target)
-    pose = task.stage.read()[0, k, :7].clone()
+    pose = task.object_layout.read()[0, k, :7].clone()
     pose[2] += 0.15
     return {k: pose}
 
 
 def ball_on_disc(task: Task) -> dict[int, Tensor]:
-    pose = task.stage.read()[0, 0, :7].clone()
+    pose = task.object_layout.read()[0, 0, :7].clone()
     pose[:2] = task.task_state.goal[0, :2]
     return {0: pose}
 
@@ -94,20 +94,20 @@ def ball_in_hand(task: Task) -> dict[int, Tensor]:
 
 
 def cube_on_goal(task: Task) -> dict[int, Tensor]:
-    pose = task.stage.read()[0, 0, :7].clone()
+    pose = task.object_layout.read()[0, 0, :7].clone()
     pose[:2] = task.task_state.goal[0]
     return {0: pose}
 
 
 def cube_at_start(task: Task) -> dict[int, Tensor]:
-    pose = task.stage.read()[0, 0, :7].clone()
+    pose = task.object_layout.read()[0, 0, :7].clone()
     pose[:3] = task.task_state.start[0]
     return {0: pose}
 
 
 def turned_peg(task: Task) -> dict[int, Tensor]:
     """The peg, turned about the vertical by the angle that the prompt asks for."""
-    pose = task.stage.read()[0, 0, :7].clone()
+    pose = task.object_layout.read()[0, 0, :7].clone()
     half = prompted_angle(task) / 2
     turn = torch.tensor([math.cos(half), 0.0, 0.0, math.sin(half)])
     pose[3:] = quaternion_raw_multiply(turn, pose[3:])
@@ -200,11 +200,11 @@ def step(env: Any) -> None:
 def put(env: Any, poses: dict[int, Tensor]) -> None:
     """Puts objects at poses; the task hears of it in the step that follows."""
     task: Task = env.unwrapped
-    home = task.stage.read()[..., :7].clone()
+    home = task.object_layout.read()[..., :7].clone()
     chosen = torch.zeros(home.shape[:2], dtype=torch.bool)
     for k, pose in poses.items():
         home[0, k], chosen[0, k] = pose, True
-    task.stage.arrange(chosen, torch.ones_like(chosen), home)
+    task.object_layout.apply(chosen, torch.ones_like(chosen), home)
 
 
 def draw_frames(strip: Strip) -> list[Image.Image]:

@@ -13,7 +13,7 @@ import mikasa_robo
 from mikasa_robo.assets.bodies import build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.core import rewards
-from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between
 
@@ -69,42 +69,39 @@ class PointBack(MemoryEnv[PointBackState]):
         on_view = self.timeline.phase(elapsed) == CUE
         return on_view[:, None], disc_pose(s.place)[:, None]
 
-    def advance(self, s: PointBackState, senses: Senses, touching: Tensor) -> None:
+    def update_state(self, s: PointBackState, data: StepData, touching: Tensor) -> None:
         """Nothing has to be kept of what happens: the place is all."""
 
-    def judge(self, s: PointBackState, senses: Senses) -> dict[str, Tensor]:
-        pointing = self._pointing(s, senses)
+    def outcome(self, s: PointBackState, data: StepData) -> dict[str, Tensor]:
+        pointing = self._pointing(s, data)
         return {
-            "success": pointing & senses.static & senses.responding,
+            "success": pointing & data.static & data.responding,
             "fail": torch.zeros_like(pointing),
-            "pointing": pointing & senses.responding,
-            "static": senses.static,
+            "pointing": pointing & data.responding,
+            "static": data.static,
         }
 
-    def reward_terms(self, s: PointBackState, senses: Senses) -> dict[str, Tensor]:
-        still = rewards.still(senses.joint_speed)
-        # worth little on the way: an arm that stops anywhere else must gain less than one that goes on
-        stops = self._pointing(s, senses) | ~senses.responding
+    def reward_terms(self, s: PointBackState, data: StepData) -> dict[str, Tensor]:
         return {
-            "reach": rewards.closeness(torch.linalg.norm(self._way(s, senses), dim=1)),
-            "still": torch.where(stops, still, 0.2 * still),
+            "reach": rewards.closeness(torch.linalg.norm(self._way(s, data), dim=1)),
+            "still": rewards.still_when(self._pointing(s, data) | ~data.responding, data.joint_speed),
         }
 
     def oracle(self, s: PointBackState) -> Tensor:
         return s.place.clone()
 
-    def state_features(self, s: PointBackState, senses: Senses) -> dict[str, Tensor]:
-        return {"way": self._way(s, senses)}
+    def state_features(self, s: PointBackState, data: StepData) -> dict[str, Tensor]:
+        return {"way": self._way(s, data)}
 
-    def _way(self, s: PointBackState, senses: Senses) -> Tensor:
+    def _way(self, s: PointBackState, data: StepData) -> Tensor:
         """(N, 3) from the tool centre point to half the height above the place, m."""
         height = torch.full_like(s.place[:, :1], HEIGHT / 2)
-        return torch.cat([s.place, height], dim=1) - senses.tcp[:, :3]
+        return torch.cat([s.place, height], dim=1) - data.tcp[:, :3]
 
-    def _pointing(self, s: PointBackState, senses: Senses) -> Tensor:
+    def _pointing(self, s: PointBackState, data: StepData) -> Tensor:
         """(N,) bool: the tool centre point is low over the place."""
-        near = torch.linalg.norm(senses.tcp[:, :2] - s.place, dim=1) < RADIUS
-        return near & (senses.tcp[:, 2] < HEIGHT)
+        near = torch.linalg.norm(data.tcp[:, :2] - s.place, dim=1) < RADIUS
+        return near & (data.tcp[:, 2] < HEIGHT)
 
 
 mikasa_robo.register_task(

@@ -12,8 +12,9 @@ import pytest
 
 from mikasa_base.factory import missing_dependency
 from mikasa_base.registry import VARIANTS, Variant
-from mikasa_robo import TASKS, cli
+from mikasa_robo import TASKS
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.tools import cli
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,7 +37,10 @@ def test_list_shows_every_task(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reader_of_the_list_may_leave() -> None:
     listing = subprocess.Popen(
-        [sys.executable, "-m", "mikasa_robo.cli", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "mikasa_robo.tools.cli", "list"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert listing.stdout is not None
     assert listing.stderr is not None
@@ -169,7 +173,7 @@ def test_wrong_use_exits_with_2_and_says_what_is_wrong(
 def test_help_and_list_load_neither_torch_nor_the_simulator(argv: list[str]) -> None:
     code = (
         "import sys\n"
-        "from mikasa_robo.cli import main\n"
+        "from mikasa_robo.tools.cli import main\n"
         "try:\n"
         f"    main({argv!r})\n"
         "except SystemExit as end:\n"
@@ -200,7 +204,7 @@ def test_train_hands_the_rest_over_untouched(returned: int | None, code: int, mo
 
 def test_train_ppo_mlp_help_is_that_of_the_algorithm() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mikasa_robo.cli", "train", "ppo-mlp", "--help"],
+        [sys.executable, "-m", "mikasa_robo.tools.cli", "train", "ppo-mlp", "--help"],
         capture_output=True,
         text=True,
         check=False,
@@ -214,7 +218,7 @@ def test_a_missing_train_extra_is_one_line_with_the_way_to_get_it() -> None:
     code = (
         "import sys\n"
         "sys.modules['tensorboard'] = None\n"
-        "from mikasa_robo.cli import main\n"
+        "from mikasa_robo.tools.cli import main\n"
         "sys.exit(main(['train', 'ppo-mlp', '--help']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from torch import Tensor
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS
 from mikasa_robo.core import rewards, state
 from mikasa_robo.core.choice import ChoiceState, advance_choice, choice_layout, sample_choice
-from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE, DELAY, PHASES, RESPONSE, Timeline
 from mikasa_robo.core.sampling import (
     BLOCK_JITTER,
@@ -620,8 +620,8 @@ def test_a_task_that_lacks_something_is_told_what() -> None:
         def build(self) -> list[Actor]:
             raise AssertionError("it is told before anything is built")
 
-        def judge(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
+        def outcome(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
             return {}
 
-    with pytest.raises(TypeError, match=r"Half .* advance, layout, oracle, reward_terms, sample, state_features$"):
+    with pytest.raises(TypeError, match=r"Half .* layout, oracle, reward_terms, sample, state_features, update_state$"):
         Half(cue_steps=1, delay_steps=0, response_steps=10)

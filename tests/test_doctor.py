@@ -17,9 +17,9 @@ import pytest
 import sapien.physx
 from sim_helpers import NO_VULKAN
 
-from mikasa_robo import doctor
-from mikasa_robo.doctor import Check, examine, main
 from mikasa_robo.sim.render import ending, rendering_problem
+from mikasa_robo.tools import doctor
+from mikasa_robo.tools.doctor import Check, examine, main
 
 FACTS = {
     "cuda": True,
@@ -65,7 +65,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 def test_a_machine_without_vulkan_can_do_everything_but_draw() -> None:
     code = (
         "import sys\n"
-        "from mikasa_robo.cli import main\n"
+        "from mikasa_robo.tools.cli import main\n"
         "code = main(['doctor', '--json'])\n"
         "loaded = [name for name in ('torch', 'sapien', 'mani_skill') if name in sys.modules]\n"
         "sys.exit(f'the main process loaded {loaded}' if loaded else code)\n"

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from test_ppo_mlp import ReachEnv, small
 
-from baselines import ppo_lstm, ppo_mlp
-from baselines import report as report_module
-from baselines.arguments import ArgumentError, CommonArgs
-from baselines.checkpoints import CheckpointError
-from baselines.environments import make_gymnasium_env
-from baselines.evaluation_protocol import FIRST_SEED, Args, describe, evaluate_checkpoints
-from baselines.evaluation_protocol import main as eval_main
-from baselines.intervals import aggregate, bootstrap_interval, standard_error
-from baselines.report import collect, learning_curve, write_report
-from baselines.report import main as report_main
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.checkpoints import CheckpointError
+from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.tools import report as report_module
+from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints
+from mikasa_robo.tools.evaluate import main as eval_main
+from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
+from mikasa_robo.tools.report import collect, learning_curve, write_report
+from mikasa_robo.tools.report import main as report_main
 
 Factory = Callable[[int, str | None], Any]
 

@@ -157,7 +157,7 @@ def test_the_disc_shows_in_the_cue_alone_where_the_state_says(batch: Env) -> Non
     for action in random_actions(batch, 12, seed=2):
         batch.step(action)
         cue = torch.tensor([plain_phase(row, int(t)) == 0 for t in task.elapsed_steps])
-        disc = task.stage.read()[:, 0]
+        disc = task.object_layout.read()[:, 0]
         assert torch.equal(disc[:, 2] > HIDDEN_HEIGHT, ~cue)
         assert torch.equal(disc[cue][:, :2], task.task_state.place[cue])
         shown, hidden = shown + int(cue.sum()), hidden + int((~cue).sum())
@@ -197,7 +197,7 @@ def test_success_is_low_near_still_and_in_the_response(
     tcp[:, :2] = place + dx * torch.stack([angle.cos(), angle.sin()], dim=1)
     tcp[:, 2] = z
     elapsed = torch.full((count,), t)
-    senses = example.Senses(
+    data = example.StepData(
         elapsed=elapsed,
         responding=task.timeline.responding(elapsed),
         objects=torch.zeros(count, 1, 13),
@@ -207,10 +207,10 @@ def test_success_is_low_near_still_and_in_the_response(
         speeds=torch.zeros(count, 1),
     )
     state = example.PointBackState(place=place)
-    verdict = task.judge(state, senses)
+    verdict = task.outcome(state, data)
     assert verdict["success"].tolist() == [success] * count
     assert not bool(verdict["fail"].any())
-    for term in task.reward_terms(state, senses).values():
+    for term in task.reward_terms(state, data).values():
         assert bool(((term >= 0) & (term <= 1)).all())
 
 
@@ -335,6 +335,6 @@ def test_links_and_names_in_the_document_exist(example: ModuleType) -> None:
         assert (ROOT / path).exists(), path
     abstract = [name for name, it in vars(example.MemoryEnv).items() if getattr(it, "__isabstractmethod__", False)]
     assert len(abstract) >= 8
-    for hook in [*abstract, "prompt", "velocities", "codes", "perceive", "touchable"]:
+    for hook in [*abstract, "prompt", "initial_velocities", "object_features", "visible_poses", "touchable"]:
         assert f"`{hook}`" in text, f"the hook {hook} is not named"
         assert callable(getattr(example.MemoryEnv, hook))

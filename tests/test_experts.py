@@ -15,13 +15,13 @@ from torch import Tensor
 import mikasa_robo
 from benchmarks import memory_need
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.experts import command
 from mikasa_robo.experts.arm import Arm, facing_down, quaternion_product, rotation_vector
-from mikasa_robo.experts.command import PolicyName, policy_maker
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.policies import Forgetful
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import look
+from mikasa_robo.tools import expert as command
+from mikasa_robo.tools.expert import PolicyName, policy_maker
 
 EPISODES = 50
 CHOICES = [i for i in mikasa_robo.TASKS if memory_need.chance(CATALOG[i]) is not None]

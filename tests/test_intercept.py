@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS
 from mikasa_robo.core import rewards
-from mikasa_robo.core.env import Senses
+from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import GOAL_RADIUS, Intercept, InterceptState, sample_ball_and_goal
 from mikasa_robo.tasks.intercept_grab import InterceptGrab
@@ -52,13 +52,13 @@ def fresh(speed: str = "slow", count: int = MANY) -> InterceptState:
     return sample_ball_and_goal(Uniforms(values), SPEEDS[speed])
 
 
-def senses(ball: Tensor, joint_speed: float = 0.0) -> Senses:
+def step_data(ball: Tensor, joint_speed: float = 0.0) -> StepData:
     """The ball at ``ball`` (MANY, 2), at rest; the hand 10 cm above it."""
     objects = torch.zeros(MANY, 2, 13)
     objects[:, BALL, :7] = lying(ball)
     tcp = objects[:, BALL, :7].clone()
     tcp[:, 2] += 0.1
-    return Senses(
+    return StepData(
         elapsed=torch.full((MANY,), 20),
         responding=torch.ones(MANY, dtype=torch.bool),
         objects=objects,
@@ -125,12 +125,12 @@ def test_success_is_rest_in_the_disc(env: Env, distance: float, lift: float, spe
     """Whether the arm moves or not."""
     task, s = task_of(env), fresh()
     for joint_speed in (0.0, 1.0):
-        look = senses(s.goal + distance * directions(), joint_speed)
+        look = step_data(s.goal + distance * directions(), joint_speed)
         look.objects[:, BALL, 2] += lift
         look.speeds[:, BALL] = speed
         look.objects[:, BALL, 7:10] = 1.0  # what the simulator reports of a ball held tight is no motion
-        task.advance(s, look, NO_TOUCH)
-        verdict = task.judge(s, look)
+        task.update_state(s, look, NO_TOUCH)
+        verdict = task.outcome(s, look)
         assert bool((verdict["success"] == success).all())
         assert bool((verdict["in_goal"] == (distance < GOAL_RADIUS and abs(lift) < 0.01)).all())
         assert bool((verdict["at_rest"] == (speed < 0.05)).all())
@@ -150,14 +150,14 @@ def test_rest_is_measured_in_all_directions(env: Env, velocity: tuple[float, flo
 
 def test_nothing_seen_at_an_instant_tells_how_fast_the_ball_is(env: Env) -> None:
     task, s = task_of(env), fresh()
-    look = senses(s.start[:, :2])
-    seen = task.perceive(s, look)
+    look = step_data(s.start[:, :2])
+    seen = task.visible_poses(s, look)
     assert bool(seen[0].all())
     assert torch.equal(seen[1][..., :3], look.objects[..., :3])
     look.objects[:, BALL, 7:] = torch.rand(MANY, 6)
     look.objects[:, BALL, 3:7] = torch.nn.functional.normalize(torch.randn(MANY, 4), dim=1)
     kept = look.objects.clone()
-    again = task.perceive(s, look)
+    again = task.visible_poses(s, look)
     assert torch.equal(look.objects, kept), "perception wrote into what it looked at"
     assert torch.equal(again[1], seen[1])
     assert bool((again[1][:, BALL, 3:] == torch.tensor([1.0, 0.0, 0.0, 0.0])).all())
@@ -165,10 +165,10 @@ def test_nothing_seen_at_an_instant_tells_how_fast_the_ball_is(env: Env) -> None
 
 def test_the_oracle_is_the_velocity_at_the_start_and_the_state_tells_the_present_one(env: Env) -> None:
     task, s = task_of(env), fresh()
-    look = senses(s.start[:, :2] + 0.1)
+    look = step_data(s.start[:, :2] + 0.1)
     look.objects[:, BALL, 7:10] = 0.5 * s.velocity
     velocity = s.velocity.clone()
-    task.advance(s, look, NO_TOUCH)
+    task.update_state(s, look, NO_TOUCH)
     assert torch.equal(task.oracle(s), velocity)
     features = task.state_features(s, look)
     assert torch.equal(features["start_velocity"], velocity)
@@ -178,9 +178,9 @@ def test_the_oracle_is_the_velocity_at_the_start_and_the_state_tells_the_present
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: Intercept, s: InterceptState, look: Senses) -> Tensor:
+def paid(task: Intercept, s: InterceptState, look: StepData) -> Tensor:
     """(MANY,) dense reward."""
-    verdict = task.judge(s, look)
+    verdict = task.outcome(s, look)
     terms = task.reward_terms(s, look)
     for term in terms.values():
         assert bool(((term >= 0) & (term <= 1)).all())
@@ -193,7 +193,7 @@ def test_taking_the_ball_to_the_disc_pays_at_every_step(env: Env) -> None:
     path = s.start[:, :2] + torch.tensor([0.0, 0.7])  # where the ball may have been caught
     last = torch.full((MANY,), -1.0)
     for k in range(21):
-        look = senses(path + k / 20 * (s.goal - path), joint_speed=0.5)
+        look = step_data(path + k / 20 * (s.goal - path), joint_speed=0.5)
         look.speeds[:, BALL] = 0.2
         now = paid(task, s, look)
         inside = torch.linalg.norm(look.objects[:, BALL, :2] - s.goal, dim=1) < GOAL_RADIUS
@@ -202,19 +202,19 @@ def test_taking_the_ball_to_the_disc_pays_at_every_step(env: Env) -> None:
         last = now
     assert bool(inside.all())
     # to stop on the way, ball and arm, is worth less than the last tenth of the way
-    halfway = paid(task, s, senses(path + 0.5 * (s.goal - path)))
+    halfway = paid(task, s, step_data(path + 0.5 * (s.goal - path)))
     assert bool((halfway < last).all())
-    assert bool((paid(task, s, senses(s.goal)) == rewards.maximum(task.reward_scales)).all())
+    assert bool((paid(task, s, step_data(s.goal)) == rewards.maximum(task.reward_scales)).all())
 
 
 def test_rest_and_stillness_pay_in_the_disc(env: Env) -> None:
     task, s = task_of(env), fresh()
     out, into = s.goal + (GOAL_RADIUS + 0.01) * directions(), s.goal + (GOAL_RADIUS - 0.01) * directions()
-    assert not bool(task.reward_terms(s, senses(out))["rest"].any())
-    assert float(task.reward_terms(s, senses(out))["still"].max()) < 0.21
+    assert not bool(task.reward_terms(s, step_data(out))["rest"].any())
+    assert float(task.reward_terms(s, step_data(out))["still"].max()) < 0.21
     last = torch.zeros(MANY)
     for speed in (1.0, 0.3, 0.1, 0.06):
-        look = senses(into)
+        look = step_data(into)
         look.speeds[:, BALL] = speed
         terms = task.reward_terms(s, look)
         assert bool((terms["rest"] > last).all()), "slower is better"
@@ -288,10 +288,10 @@ def test_an_untouched_ball_crosses_and_never_rests_in_the_disc(speed: str) -> No
     through = torch.zeros(100, dtype=torch.bool)
     for seed in range(3):
         env.reset(seed=seed)
-        s, disc = task.task_state, task.stage.read()[:, DISC].clone()
+        s, disc = task.task_state, task.object_layout.read()[:, DISC].clone()
         for t in range(1, task.horizon + 1):
             info = env.step(still_action(env))[-1]
-            objects = task.stage.read()
+            objects = task.object_layout.read()
             ball, on_table = objects[:, BALL], objects[:, BALL, 1] < 1.15
             assert not bool(info["success"].any() | info["fail"].any())
             assert not bool((info["in_goal"] & info["at_rest"]).any())
@@ -319,7 +319,7 @@ def test_the_slowest_ball_that_may_be_asked_for_rolls_on_too() -> None:
     for _ in range(220):
         info = env.step(still_action(env))[-1]
         assert not bool(info["success"].any())
-    assert float(task_of(env).stage.read()[:, BALL, 1].min()) > 0.3
+    assert float(task_of(env).object_layout.read()[:, BALL, 1].min()) > 0.3
     env.close()
 
 
@@ -341,15 +341,15 @@ def test_new_balls_roll_while_old_ones_roll_on(env: Env) -> None:
     env.reset(seed=5)
     for _ in range(10):
         env.step(still_action(env))
-    before = task.stage.read().clone()
+    before = task.object_layout.read().clone()
     env.reset(options={"env_idx": [1, 6]})
-    now, s = task.stage.read(), task.task_state
+    now, s = task.object_layout.read(), task.task_state
     others = [i for i in range(N) if i not in (1, 6)]
     assert torch.equal(now[others], before[others])
     assert torch.allclose(now[[1, 6], BALL, :3], s.start[[1, 6]])
     assert torch.allclose(now[[1, 6], BALL, 7:], rolling(s.velocity)[[1, 6]])
     env.step(still_action(env))
-    gone = task.stage.read()[:, BALL, :2] - now[:, BALL, :2]
+    gone = task.object_layout.read()[:, BALL, :2] - now[:, BALL, :2]
     assert torch.allclose(gone, 0.05 * now[:, BALL, 7:9], atol=1e-3)
 
 
@@ -359,7 +359,7 @@ def test_the_observation_of_a_rolling_ball_is_that_of_a_resting_one(env: Env) ->
     for action in random_actions(env, 6, seed=6):
         obs = env.step(action)[0]
     rolling_view = obs["objects"].clone()
-    moving = task.stage.read()[:, BALL].clone()
+    moving = task.object_layout.read()[:, BALL].clone()
     assert float(torch.linalg.norm(moving[:, 7:9], dim=1).min()) > 0.2
     assert float(moving[:, 3].abs().min()) < 0.99, "it has turned"
     move(env, task.objects[BALL], range(N), lying(moving[:, :2]))
@@ -381,7 +381,7 @@ def test_a_stopped_ball_stays_in_the_disc_and_a_slow_one_does_not_count(env: Env
         assert record["info/success"].tolist() == [True] * 4 + [False] * 4
         assert torch.equal(record["terminated"], record["info/success"])
         assert torch.equal(record["reward"] == 1, record["info/success"])
-    assert float((task.stage.read()[stopped, BALL, :2] - goal[stopped]).abs().max()) < 0.001
+    assert float((task.object_layout.read()[stopped, BALL, :2] - goal[stopped]).abs().max()) < 0.001
 
 
 def test_a_ball_that_the_hand_blocks_in_the_disc_is_a_success(env: Env) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS
 from mikasa_robo.core import rewards
-from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import sample_ball_and_goal
 from mikasa_robo.tasks.intercept_grab import LIFT_HEIGHT, InterceptGrab, InterceptGrabState, sample_ball
@@ -43,12 +43,12 @@ def fresh(speed: str = "slow") -> InterceptGrabState:
     return sample_ball(Uniforms(values), SPEEDS[speed])
 
 
-def senses(s: InterceptGrabState, height: float = 0.0, joint_speed: float = 0.0) -> Senses:
+def step_data(s: InterceptGrabState, height: float = 0.0, joint_speed: float = 0.0) -> StepData:
     """The ball at rest, its lowest point ``height`` above the table; the hand at its centre."""
     objects = torch.zeros(MANY, 1, 13)
     objects[:, 0, :3], objects[:, 0, 3] = s.start, 1.0
     objects[:, 0, 2] += height
-    return Senses(
+    return StepData(
         elapsed=torch.full((MANY,), 20),
         responding=torch.ones(MANY, dtype=torch.bool),
         objects=objects,
@@ -97,11 +97,11 @@ def test_success(
 ) -> None:
     task = task_of(env)
     s = fresh()
-    look = senses(s, height, joint_speed)
+    look = step_data(s, height, joint_speed)
     look.speeds[:, 0] = speed
     look.objects[:, 0, 7:10] = 1.0  # what the simulator reports of a ball held tight is no motion
-    task.advance(s, look, touch(*links))
-    verdict = task.judge(s, look)
+    task.update_state(s, look, touch(*links))
+    verdict = task.outcome(s, look)
     assert bool((verdict["success"] == success).all())
     assert bool((verdict["grasped"] == (set(links) >= set(BOTH))).all())
     assert bool((verdict["lifted"] == (height > LIFT_HEIGHT)).all())
@@ -111,25 +111,25 @@ def test_success(
 
 def test_a_grasp_is_of_this_step_only(env: Env) -> None:
     task, s = task_of(env), fresh()
-    look = senses(s, 0.05)
+    look = step_data(s, 0.05)
     for links, grasped in ((BOTH, True), ((LEFT,), False), ((), False), (BOTH, True)):
-        task.advance(s, look, touch(*links))
+        task.update_state(s, look, touch(*links))
         assert bool((s.grasped == grasped).all())
-        assert bool((task.judge(s, look)["success"] == grasped).all())
+        assert bool((task.outcome(s, look)["success"] == grasped).all())
     # each environment by itself
     some = torch.arange(MANY) % 3 == 0
-    task.advance(s, look, touch(*BOTH) & some[:, None, None])
-    assert torch.equal(task.judge(s, look)["success"], some)
+    task.update_state(s, look, touch(*BOTH) & some[:, None, None])
+    assert torch.equal(task.outcome(s, look)["success"], some)
 
 
 def test_what_is_observed(env: Env) -> None:
     task, s = task_of(env), fresh()
-    look = senses(s)
-    seen = task.perceive(s, look)
+    look = step_data(s)
+    seen = task.visible_poses(s, look)
     look.objects[:, 0, 3:] = torch.rand(MANY, 10)
-    assert torch.equal(task.perceive(s, look)[1], seen[1]), "neither its turning nor its speed is to be seen"
+    assert torch.equal(task.visible_poses(s, look)[1], seen[1]), "neither its turning nor its speed is to be seen"
     assert torch.equal(task.oracle(s), s.velocity)
-    task.advance(s, look, touch(*BOTH))
+    task.update_state(s, look, touch(*BOTH))
     features = task.state_features(s, look)
     assert torch.equal(features["ball_velocity"], look.objects[:, 0, 7:10])
     assert torch.equal(features["start_velocity"], s.velocity)
@@ -138,9 +138,9 @@ def test_what_is_observed(env: Env) -> None:
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: InterceptGrab, s: InterceptGrabState, look: Senses) -> Tensor:
+def paid(task: InterceptGrab, s: InterceptGrabState, look: StepData) -> Tensor:
     """(MANY,) dense reward."""
-    verdict = task.judge(s, look)
+    verdict = task.outcome(s, look)
     terms = task.reward_terms(s, look)
     for term in terms.values():
         assert bool(((term >= 0) & (term <= 1)).all())
@@ -153,27 +153,27 @@ def test_the_reward_rises_from_reaching_to_success(env: Env) -> None:
     last = torch.full((MANY,), -1.0)
     stages = [(0.5, (), 0.0), (0.1, (), 0.0), (0.0, (), 0.0), (0.0, BOTH, 0.0), (0.0, BOTH, 0.01), (0.0, BOTH, 0.05)]
     for away, links, height in stages:
-        look = senses(s, height, joint_speed=0.5)  # in motion: no success
+        look = step_data(s, height, joint_speed=0.5)  # in motion: no success
         look.tcp[:, 0] += away
-        task.advance(s, look, touch(*links))
+        task.update_state(s, look, touch(*links))
         now = paid(task, s, look)
         assert bool((now > last + 0.05).all()), (away, links, height)
         last = now
-    calmer = senses(s, 0.05, joint_speed=0.25)
+    calmer = step_data(s, 0.05, joint_speed=0.25)
     assert bool((paid(task, s, calmer) > last + 0.05).all()), "to calm down pays once it is held up"
-    assert bool((paid(task, s, senses(s, 0.05)) == rewards.maximum(task.reward_scales)).all())
+    assert bool((paid(task, s, step_data(s, 0.05)) == rewards.maximum(task.reward_scales)).all())
 
 
 def test_standing_still_pays_little_before_the_ball_is_held_up(env: Env) -> None:
     task, s = task_of(env), fresh()
     for links, height in (((), 0.0), ((), 0.05), (BOTH, 0.0)):
-        look = senses(s, height)
-        task.advance(s, look, touch(*links))
+        look = step_data(s, height)
+        task.update_state(s, look, touch(*links))
         assert float(task.reward_terms(s, look)["still"].max()) < 0.21
-    look = senses(s, 0.05)
-    task.advance(s, look, touch(*BOTH))
+    look = step_data(s, 0.05)
+    task.update_state(s, look, touch(*BOTH))
     assert float(task.reward_terms(s, look)["still"].min()) == 1
-    task.advance(s, look, touch(LEFT))
+    task.update_state(s, look, touch(LEFT))
     assert not bool(task.reward_terms(s, look)["lift"].any()), "a ball thrown up is not lifted"
 
 
@@ -186,11 +186,11 @@ def test_balls_roll_from_the_start(speed: str) -> None:
     s = task.task_state
     low, high = SPEEDS[speed]
     assert bool(((s.velocity[:, 1] >= low) & (s.velocity[:, 1] < high)).all())
-    assert torch.allclose(task.stage.read()[:, 0, 7:], rolling(s.velocity))
+    assert torch.allclose(task.object_layout.read()[:, 0, 7:], rolling(s.velocity))
     for _ in range(10):
         info = env.step(still_action(env))[-1]
         assert not bool(info["success"].any() | info["fail"].any() | info["grasped"].any() | info["lifted"].any())
-    gone = task.stage.read()[:, 0, :3] - s.start
+    gone = task.object_layout.read()[:, 0, :3] - s.start
     assert torch.allclose(gone, 0.5 * s.velocity, rtol=0.03, atol=1e-3)
     env.close()
 

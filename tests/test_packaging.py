@@ -25,6 +25,7 @@ FOLDERS = {
     "mikasa_robo": "mikasa_robo",
     "mikasa_robo.utils.wrappers": "wrappers",
     "mikasa_robo.baselines": "baselines",
+    "mikasa_robo.tools": "tools",
 }
 
 

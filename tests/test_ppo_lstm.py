@@ -22,20 +22,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sim_helpers import ROOT
 from torch import Tensor
 
-from baselines import ppo_lstm, ppo_mlp
-from baselines.advantages import compute_gae
-from baselines.arguments import ArgumentError, CommonArgs
-from baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy, save_policy
-from baselines.distributions import Categoricals
-from baselines.environments import GymnasiumVectorEnv, make_gymnasium_env, stagger
-from baselines.evaluation import evaluate
-from baselines.loggers import EpisodeStats
-from baselines.networks import Encoder, RecurrentActorCritic
-from baselines.presets import PRESETS, choose_preset
-from baselines.spaces import ActionLayout, ObservationLayout, map_obs
-from baselines.team import Team
-from baselines.training import Setting
-from mikasa_robo import cli
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.advantages import compute_gae
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy, save_policy
+from mikasa_robo.baselines.distributions import Categoricals
+from mikasa_robo.baselines.environments import GymnasiumVectorEnv, make_gymnasium_env, stagger
+from mikasa_robo.baselines.evaluation import evaluate
+from mikasa_robo.baselines.loggers import EpisodeStats
+from mikasa_robo.baselines.networks import Encoder, RecurrentActorCritic
+from mikasa_robo.baselines.presets import PRESETS, choose_preset
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_obs
+from mikasa_robo.baselines.team import Team
+from mikasa_robo.baselines.training import Setting
+from mikasa_robo.tools import cli
 
 CPU = torch.device("cpu")
 
@@ -453,9 +453,9 @@ def test_auto_chooses_the_preset_by_the_task() -> None:
 # ---------------------------------------------------------------------- several processes
 TEAM_SCRIPT = """
 import sys, torch
-from baselines import ppo_lstm, ppo_mlp
-from baselines.environments import make_gymnasium_env
-from baselines.team import join_team
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.baselines.team import join_team
 from test_ppo_lstm import clocks
 torch.set_num_threads(1)
 with join_team() as team:

@@ -16,16 +16,16 @@ import torch
 from sim_helpers import NO_VULKAN, run_python
 from torch import Tensor
 
-from baselines import ppo_mlp
-from baselines.advantages import compute_gae
-from baselines.checkpoints import CheckpointError, load_policy, save_checkpoint, save_policy
-from baselines.environments import ContinueAfterSuccess, stagger
-from baselines.evaluation import evaluate, film, wilson_interval
-from baselines.loggers import EpisodeStats, ProgressCsv
-from baselines.networks import ActorCritic, ObservationNormalizer
-from baselines.plot import main as plot_main
-from baselines.ppo_mlp import Args, ArgumentError, train
+from mikasa_robo.baselines import ppo_mlp
+from mikasa_robo.baselines.advantages import compute_gae
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, save_checkpoint, save_policy
+from mikasa_robo.baselines.environments import ContinueAfterSuccess, stagger
+from mikasa_robo.baselines.evaluation import evaluate, film, wilson_interval
+from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
+from mikasa_robo.baselines.networks import ActorCritic, ObservationNormalizer
+from mikasa_robo.baselines.ppo_mlp import Args, ArgumentError, train
 from mikasa_robo.sim.render import RenderingUnavailableError
+from mikasa_robo.tools.plot import main as plot_main
 
 CPU = torch.device("cpu")
 
@@ -231,7 +231,7 @@ def test_checkpoint_gives_the_same_actions(tmp_path: Path) -> None:
     obs = torch.randn(100, 5, generator=torch.Generator().manual_seed(1)) * 3 + 1
     policy.update_normalizer(obs)
     with torch.no_grad():  # larger actions than those of a fresh policy, so that a difference would show
-        policy.actor[-1].weight.mul_(50.0)  # type: ignore[operator]
+        policy.actor[-1].weight.mul_(50.0)
     save_policy(tmp_path / "checkpoint.pt", policy, env_id="Reach-v0", step=7, args=small().plain())
     loaded = load_policy(tmp_path / "checkpoint.pt")
     assert policy.act(obs).std() > 0.1
@@ -318,7 +318,7 @@ def test_the_same_seed_trains_the_same_policy(tmp_path: Path) -> None:
 
 def test_evaluation_is_the_same_whatever_the_number_of_environments() -> None:
     policy = ActorCritic(3, 1, (8,))
-    torch.nn.init.normal_(policy.actor[-1].weight, std=3.0)  # type: ignore[arg-type]
+    torch.nn.init.normal_(policy.actor[-1].weight, std=3.0)
     results = [evaluate(policy.act, ReachEnv(n), episodes=100, first_seed=5, device=CPU) for n in (10, 25, 33)]
     for result in results[1:]:
         # To a rounding error: a product of matrices may round differently for another number of rows.
@@ -350,8 +350,8 @@ FILM_WITHOUT_VULKAN = """
 import functools, logging, sys
 from pathlib import Path
 import torch
-from baselines.environments import check_env_id, make_env
-from baselines.evaluation import film
+from mikasa_robo.baselines.environments import check_env_id, make_env
+from mikasa_robo.baselines.evaluation import film
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 for env_id in ("RememberColor3-v0", "PickCube-v1"):
     check_env_id(env_id)

@@ -22,7 +22,7 @@ from mikasa_robo.core.choice import (
     next_target,
     sample_choice,
 )
-from mikasa_robo.core.env import Senses
+from mikasa_robo.core.env import StepData
 from mikasa_robo.core.phases import CUE, DELAY, RESPONSE
 from mikasa_robo.core.sampling import Uniforms
 
@@ -51,8 +51,8 @@ def fresh(n: int = 3, offered: int = 9) -> ChoiceState:
     return s
 
 
-def senses(joint_speed: float = 0.0) -> Senses:
-    return Senses(
+def step_data(joint_speed: float = 0.0) -> StepData:
+    return StepData(
         elapsed=torch.full((MANY,), 50),
         responding=torch.ones(MANY, dtype=torch.bool),
         objects=torch.zeros(MANY, 9, 13),
@@ -68,7 +68,7 @@ def touch(task: ChoiceTask, s: ChoiceState, index: Tensor, steps: int = 2) -> No
     touching = torch.zeros(MANY, 3, 9, dtype=torch.bool)
     touching[torch.arange(MANY), 1, index] = True
     for k in range(steps + 2):
-        task.advance(s, senses(), touching if k < steps else torch.zeros_like(touching))
+        task.update_state(s, step_data(), touching if k < steps else torch.zeros_like(touching))
 
 
 # ---------------------------------------------------------------------- what is shown
@@ -131,15 +131,15 @@ def test_all_have_to_be_touched_in_any_order_or_in_the_order_shown(env: Env) -> 
     for order in ((0, 1, 2), (2, 0, 1), (1, 0, 2)):
         s = fresh()
         for k, place in enumerate(order):
-            assert not bool(task.judge(s, senses())["success"].any())
+            assert not bool(task.outcome(s, step_data())["success"].any())
             touch(task, s, s.target[:, place])
             in_order = not task.ordered or order[: k + 1] == tuple(range(k + 1))
-            assert bool((task.judge(s, senses())["mistake"] == (not in_order)).all())
+            assert bool((task.outcome(s, step_data())["mistake"] == (not in_order)).all())
         right = not task.ordered or order == (0, 1, 2)
-        verdict = task.judge(s, senses())
+        verdict = task.outcome(s, step_data())
         assert bool((verdict["success"] == right).all())
         assert bool((verdict["fail"] == (not right)).all())
-        assert not bool(task.judge(s, senses(joint_speed=0.21))["success"].any())
+        assert not bool(task.outcome(s, step_data(joint_speed=0.21))["success"].any())
 
 
 def test_a_wrong_one_or_one_touched_twice_is_a_mistake_for_good(env: Env) -> None:
@@ -148,18 +148,18 @@ def test_a_wrong_one_or_one_touched_twice_is_a_mistake_for_good(env: Env) -> Non
     for second in (wrong, fresh().target[:, 0]):
         s = fresh()
         touch(task, s, s.target[:, 0])
-        assert not bool(task.judge(s, senses())["fail"].any())
+        assert not bool(task.outcome(s, step_data())["fail"].any())
         touch(task, s, second)
-        assert bool(task.judge(s, senses())["fail"].all())
+        assert bool(task.outcome(s, step_data())["fail"].all())
         for place in (1, 2):
             touch(task, s, s.target[:, place])
-        verdict = task.judge(s, senses())
+        verdict = task.outcome(s, step_data())
         assert not bool(verdict["success"].any())
         assert bool(verdict["fail"].all())
     s = fresh()
     touch(task, s, wrong, steps=1)
     touch(task, s, s.target[:, 0], steps=1)
-    verdict = task.judge(s, senses())
+    verdict = task.outcome(s, step_data())
     assert not bool(verdict["mistake"].any()), "a touch shorter than 0.1 s does not count"
     assert not bool(verdict["touches"].any())
 
@@ -169,10 +169,10 @@ def test_leaving_a_cube_with_a_flickering_contact_is_no_second_touch(env: Env) -
     on = torch.zeros(MANY, 3, 9, dtype=torch.bool)
     on[torch.arange(MANY), 1, s.target[:, 0]] = True
     for contact in (1, 1, 0, 1, 0, 1, 1, 0, 0):
-        task.advance(s, senses(), on & bool(contact))
+        task.update_state(s, step_data(), on & bool(contact))
     assert not bool(s.mistaken.any())
     for contact in (1, 1):
-        task.advance(s, senses(), on & bool(contact))
+        task.update_state(s, step_data(), on & bool(contact))
     assert bool(s.mistaken.all())
 
 
@@ -198,7 +198,7 @@ def test_the_next_target() -> None:
 def test_a_touch_pays_more_than_the_way_to_the_next_one_costs(env: Env) -> None:
     """Wherever the next target is: touching is never punished."""
     task, s = task_of(env), fresh()
-    near = senses()
+    near = step_data()
     near.tcp[:, :3] = torch.tensor([0.0, 0.0, 0.0])
 
     def reward() -> Tensor:
@@ -213,12 +213,12 @@ def test_a_touch_pays_more_than_the_way_to_the_next_one_costs(env: Env) -> None:
         near.objects[torch.arange(MANY), s.target[:, place], :3] = 0.0
         touching = torch.zeros(MANY, 3, 9, dtype=torch.bool)
         touching[torch.arange(MANY), 1, s.target[:, place]] = True
-        task.advance(s, near, touching)
+        task.update_state(s, near, touching)
         before = reward()
-        task.advance(s, near, touching)
+        task.update_state(s, near, touching)
         assert bool((reward() > before).all())
-        task.advance(s, near, torch.zeros_like(touching))
-        task.advance(s, near, torch.zeros_like(touching))
+        task.update_state(s, near, torch.zeros_like(touching))
+        task.update_state(s, near, torch.zeros_like(touching))
         assert bool((reward() > before).all())
 
 

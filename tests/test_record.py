@@ -17,13 +17,13 @@ from PIL import Image
 from wrapper_helpers import GREY, Canvas
 
 import mikasa_robo
-from mikasa_robo import cli, gallery
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.recording import HOLD, Options, Player, UnsuitablePolicyError, Video, play
+from mikasa_robo.tools import cli, gallery
+from mikasa_robo.tools.record import HOLD, Options, Player, UnsuitablePolicyError, Video, play
 
 DOCS = Path(__file__).parent.parent / "docs" / "gallery"
 ENV_ID = "RememberColor3-v0"

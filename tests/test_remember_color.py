@@ -11,7 +11,7 @@ from task_helpers import Env, Record, base, go_to, make, step, still_action
 from torch import Tensor
 
 from mikasa_robo.core.choice import ChoiceState, sample_choice
-from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.remember_color import RememberColor
 
@@ -55,8 +55,8 @@ def over_time(records: list[Record], name: str) -> Tensor:
 
 
 # ---------------------------------------------------------------------- by tensors, a thousand at a time
-def senses(responding: bool = True, joint_speed: float = 0.0) -> Senses:
-    return Senses(
+def step_data(responding: bool = True, joint_speed: float = 0.0) -> StepData:
+    return StepData(
         elapsed=torch.full((MANY,), 20 if responding else 3),
         responding=torch.full((MANY,), responding),
         objects=torch.zeros(MANY, 3, 13),
@@ -82,23 +82,23 @@ def touch(index: Tensor, link: int) -> Tensor:
 @pytest.mark.parametrize("link", [0, 1, 2], ids=["hand", "left finger", "right finger"])
 def test_a_held_touch_by_any_part_of_the_hand_succeeds_once_the_robot_is_static(env: Env, link: int) -> None:
     task, s = task_of(env), fresh()
-    task.advance(s, senses(), touch(s.target[:, 0], link))
-    verdict = task.judge(s, senses())
+    task.update_state(s, step_data(), touch(s.target[:, 0], link))
+    verdict = task.outcome(s, step_data())
     assert not bool((verdict["success"] | verdict["touched"] | verdict["fail"]).any()), "one step does not count"
-    task.advance(s, senses(), touch(s.target[:, 0], link))
-    assert bool(task.judge(s, senses())["success"].all())
-    moving = task.judge(s, senses(joint_speed=STATIC_SPEED * 1.01))
+    task.update_state(s, step_data(), touch(s.target[:, 0], link))
+    assert bool(task.outcome(s, step_data())["success"].all())
+    moving = task.outcome(s, step_data(joint_speed=STATIC_SPEED * 1.01))
     assert not bool(moving["success"].any())
     assert bool(moving["touched"].all())
-    assert bool(task.judge(s, senses(joint_speed=STATIC_SPEED * 0.99))["success"].all())
+    assert bool(task.outcome(s, step_data(joint_speed=STATIC_SPEED * 0.99))["success"].all())
 
 
 def test_a_wrong_touch_fails_and_success_is_impossible_afterwards(env: Env) -> None:
     task, s = task_of(env), fresh()
     wrong = (s.target[:, 0] + 1) % 3
     for index in (wrong, wrong, s.target[:, 0], s.target[:, 0]):
-        task.advance(s, senses(), touch(index, 1))
-    verdict = task.judge(s, senses())
+        task.update_state(s, step_data(), touch(index, 1))
+    verdict = task.outcome(s, step_data())
     assert bool(verdict["fail"].all())
     assert bool(verdict["mistake"].all())
     assert bool(verdict["touched"].all())
@@ -110,18 +110,18 @@ def test_touches_of_one_step_never_count(env: Env) -> None:
     for k in range(12):
         index = s.target[:, 0] if k % 4 == 0 else (s.target[:, 0] + 1) % 3 if k % 4 == 2 else None
         nothing = torch.zeros(MANY, 3, 3, dtype=torch.bool)
-        task.advance(s, senses(), nothing if index is None else touch(index, 0))
-    verdict = task.judge(s, senses())
+        task.update_state(s, step_data(), nothing if index is None else touch(index, 0))
+    verdict = task.outcome(s, step_data())
     assert not bool((verdict["success"] | verdict["fail"] | verdict["touched"]).any())
 
 
 def test_touches_before_the_response_never_count(env: Env) -> None:
     task, s = task_of(env), fresh()
     for index in (s.target[:, 0], s.target[:, 0], s.target[:, 0], (s.target[:, 0] + 1) % 3, (s.target[:, 0] + 1) % 3):
-        task.advance(s, senses(responding=False), touch(index, 1))
+        task.update_state(s, step_data(responding=False), touch(index, 1))
     # held across the border: the steps before it do not help
-    task.advance(s, senses(), touch(s.target[:, 0], 1))
-    verdict = task.judge(s, senses())
+    task.update_state(s, step_data(), touch(s.target[:, 0], 1))
+    verdict = task.outcome(s, step_data())
     assert not bool((verdict["success"] | verdict["fail"] | verdict["touched"]).any())
 
 
@@ -130,13 +130,13 @@ def test_mistakes_are_ignored_where_asked() -> None:
     task, s = task_of(made), fresh()
     wrong = (s.target[:, 0] + 1) % 3
     for index in (wrong, wrong):
-        task.advance(s, senses(), touch(index, 1))
-    verdict = task.judge(s, senses())
+        task.update_state(s, step_data(), touch(index, 1))
+    verdict = task.outcome(s, step_data())
     assert not bool((verdict["fail"] | verdict["success"]).any())
     assert bool(verdict["mistake"].all())
     for index in (s.target[:, 0], s.target[:, 0]):
-        task.advance(s, senses(), touch(index, 1))
-    assert bool(task.judge(s, senses())["success"].all())
+        task.update_state(s, step_data(), touch(index, 1))
+    assert bool(task.outcome(s, step_data())["success"].all())
     made.close()
 
 
@@ -196,7 +196,9 @@ def test_a_finger_on_the_cue_changes_nothing() -> None:
         assert not bool((record["info/success"] | record["info/fail"] | record["info/touched"]).any())
         # pressed or pushed, the cue stands where it was shown
         row = torch.arange(4)
-        assert torch.allclose(task.stage.read()[row, task.task_state.target[:, 0], :3], middle, rtol=0, atol=1e-6)
+        assert torch.allclose(
+            task.object_layout.read()[row, task.task_state.target[:, 0], :3], middle, rtol=0, atol=1e-6
+        )
     assert bool(forced.all()), "the finger never pressed on the cue"
     made.close()
 
@@ -210,10 +212,10 @@ def test_cubes_rest_where_they_appear(task_id: str) -> None:
         made.step(still_action(made))
     task = task_of(made)
     places = task.task_state.home.clone()
-    assert torch.allclose(task.stage.read()[..., :3], places, rtol=0, atol=1e-6)
+    assert torch.allclose(task.object_layout.read()[..., :3], places, rtol=0, atol=1e-6)
     for k in range(200):
         made.step(still_action(made))
-        objects = task.stage.read()
+        objects = task.object_layout.read()
         assert float(torch.linalg.norm(objects[..., :3] - places, dim=-1).max()) < 0.001, k
     assert float(objects[..., 7:].abs().max()) < 0.01
     assert float(objects[..., 3].abs().min()) > 0.9999, "a cube has turned"

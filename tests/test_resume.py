@@ -18,9 +18,15 @@ import pytest
 import torch
 from sim_helpers import ROOT
 
-from baselines import ppo_lstm, ppo_mlp, training
-from baselines.checkpoints import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint, write_atomically
-from baselines.loggers import ProgressCsv, sole_writer
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp, training
+from mikasa_robo.baselines.checkpoints import (
+    CheckpointError,
+    Checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
+from mikasa_robo.baselines.loggers import ProgressCsv, sole_writer
 
 # 20 updates of 64 steps, a checkpoint after each 192 (so after updates 3, 6, ...), evaluations in between
 ARGV = shlex.split(
@@ -31,7 +37,7 @@ ARGV = shlex.split(
 SIZES = {"ppo_lstm": ["--lstm-size", "16"], "ppo_mlp": ["--hidden-sizes", "16"]}
 SLOWLY = """
 import sys, time
-from baselines import {module}
+from mikasa_robo.baselines import {module}
 update = {module}.update
 def slow(*args):
     time.sleep(0.1)

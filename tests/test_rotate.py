@@ -17,9 +17,10 @@ from task_helpers import Env, N, base, make, move, step, still_action
 from torch import Tensor
 
 from mikasa_robo.core import rewards
-from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.env import STATIC_SPEED, StepData
+from mikasa_robo.core.rest import REST_SPEED
 from mikasa_robo.core.sampling import Uniforms
-from mikasa_robo.core.symmetry import PEG_ROTATIONS, folded
+from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.skill import look
 from mikasa_robo.tasks.rotate import (
@@ -27,7 +28,6 @@ from mikasa_robo.tasks.rotate import (
     HALF_WIDTH,
     LEVEL,
     NEAR,
-    REST_SPEED,
     REST_TURN,
     TOLERANCE,
     Rotate,
@@ -112,7 +112,7 @@ def test_rotations_that_look_the_same_are_told_as_one() -> None:
     yaw = torch.linspace(-3.1, 3.1, 1000)
     flat = turned_pose(torch.zeros(1000, 2), yaw)[:, 3:]
     turned = turned_pose(torch.zeros(1000, 2), yaw + math.pi)[:, 3:]
-    one, other = folded(flat, PEG_ROTATIONS), folded(turned, PEG_ROTATIONS)
+    one, other = canonical_rotation(flat, PEG_ROTATIONS), canonical_rotation(turned, PEG_ROTATIONS)
     assert torch.allclose((one * other).sum(dim=1).abs(), torch.ones(1000), atol=1e-5)
     assert float(heading(one).abs().max()) <= math.pi / 2 + 1e-5
 
@@ -194,7 +194,7 @@ def test_nothing_turns_before_the_response() -> None:
     for _ in range(7):
         place(made, start_yaw(task.task_state) + 1.0)
         assert not bool(task.task_state.turned.any())
-        where = task.stage.read()[:, 0, :7]
+        where = task.object_layout.read()[:, 0, :7]
         if int(task.elapsed_steps[0]) not in range(4, 7):
             assert torch.allclose(heading(where[:, 3:]).to(torch.float32), start_yaw(task.task_state), atol=1e-5)
     place(made, start_yaw(task.task_state) + 0.5)
@@ -301,11 +301,11 @@ def about(axis: str, angle: Tensor | float) -> Tensor:
     return q
 
 
-def senses(pose: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> Senses:
+def step_data(pose: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> StepData:
     """The peg at ``pose`` (COUNT, 7), the hand 10 cm over its centre and pointing down."""
     tcp = torch.zeros(COUNT, 7)
     tcp[:, :3], tcp[:, 4] = pose[:, :3] + torch.tensor([0.0, 0.0, 0.1]), 1.0
-    return Senses(
+    return StepData(
         elapsed=torch.full((COUNT,), elapsed),
         responding=torch.full((COUNT,), elapsed >= 1),
         objects=torch.cat([pose, torch.zeros(COUNT, 6)], dim=1)[:, None],
@@ -322,15 +322,15 @@ def at(s: RotateState, by: Tensor | float = 0.0, then: Tensor | None = None) -> 
     return torch.cat([s.start[:, :3], q if then is None else quaternion_raw_multiply(q, then)], dim=1)
 
 
-def go(task: Rotate, s: RotateState, *poses: Tensor) -> Senses:
+def go(task: Rotate, s: RotateState, *poses: Tensor) -> StepData:
     """Shows the task one pose after another, the last three times, so that the peg has been left there."""
     for pose in (*poses, poses[-1], poses[-1]):
-        look_now = senses(pose)
-        task.advance(s, look_now, NO_TOUCH)
+        look_now = step_data(pose)
+        task.update_state(s, look_now, NO_TOUCH)
     return look_now
 
 
-def turn_by(task: Rotate, s: RotateState, by: Tensor, steps: int = 10) -> Senses:
+def turn_by(task: Rotate, s: RotateState, by: Tensor, steps: int = 10) -> StepData:
     return go(task, s, *(at(s, by * k / steps) for k in range(1, steps + 1)))
 
 
@@ -338,7 +338,7 @@ def test_nobody_has_succeeded_at_the_start(tasks: dict[str, Rotate]) -> None:
     low = sample_peg(Uniforms(torch.full((COUNT, 5), 1 - 1e-16, dtype=torch.float64)), (0.1, 0.1), True)
     for s in (fresh(), low):
         for task in tasks.values():
-            verdict = task.judge(s, senses(s.start))
+            verdict = task.outcome(s, step_data(s.start))
             assert not bool(verdict["facing"].any() | verdict["success"].any())
             assert bool((verdict["at_rest"] & verdict["in_place"] & verdict["level"]).all())
 
@@ -361,11 +361,11 @@ def test_angle_and_robot(tasks: dict[str, Rotate], kind: str, off: float, joint_
     now = turn_by(task, s, s.target + off)
     now.joint_speed[:] = joint_speed
     assert torch.allclose(task.oracle(s)[:, 0], torch.tensor(-off), atol=1e-5)
-    verdict = task.judge(s, now)
+    verdict = task.outcome(s, now)
     assert bool((verdict["success"] == success).all())
     assert not bool(verdict["fail"].any())
     now.responding[:] = False
-    assert not bool(task.judge(s, now)["success"].any())
+    assert not bool(task.outcome(s, now)["success"].any())
 
 
 @STRICT
@@ -374,10 +374,10 @@ def test_the_peg_is_at_rest(tasks: dict[str, Rotate], kind: str, speed: float, s
     """In parts of the speeds below which it is."""
     task, s = tasks[kind], fresh()
     turn_by(task, s, s.target)
-    look = senses(at(s, s.target + spin * REST_TURN * 0.05))
+    look = step_data(at(s, s.target + spin * REST_TURN * 0.05))
     look.speeds[:, 0] = speed * REST_SPEED
-    task.advance(s, look, NO_TOUCH)
-    verdict = task.judge(s, look)
+    task.update_state(s, look, NO_TOUCH)
+    verdict = task.outcome(s, look)
     assert bool((verdict["at_rest"] == (abs(speed) < 1 and abs(spin) < 1)).all())
     assert torch.equal(verdict["success"], verdict["at_rest"])
 
@@ -406,7 +406,7 @@ def test_only_strict_asks_for_place_and_level(
     pose[:, :2] += torch.tensor([x, y])
     now = go(task, s, pose)
     assert torch.allclose(s.turned, s.target, atol=1e-4), "tilting a peg along its own axes does not turn it"
-    verdict = task.judge(s, now)
+    verdict = task.outcome(s, now)
     assert bool(((verdict["in_place"] & verdict["level"]) == good).all())
     assert bool((verdict["success"] == (good or kind == "lenient")).all())
 
@@ -451,10 +451,10 @@ def test_a_grasp_takes_both_fingers(tasks: dict[str, Rotate]) -> None:
     for links, grasped in (((0, 1), False), ((0, 2), False), ((1, 2), True), ((), False)):
         touching = NO_TOUCH.clone()
         touching[:, list(links), 0] = True
-        task.advance(s, senses(s.start), touching)
+        task.update_state(s, step_data(s.start), touching)
         assert bool((s.grasped == grasped).all())
     touching[:] = True
-    task.advance(s, senses(s.start, elapsed=0), touching)
+    task.update_state(s, step_data(s.start, elapsed=0), touching)
     assert not bool(s.grasped.any())
 
 
@@ -469,12 +469,12 @@ def test_a_peg_looks_the_same_from_8_sides() -> None:
         cross = torch.linalg.cross(axis, corners)
         there = corners + 2 * w * cross + 2 * torch.linalg.cross(axis, cross)
         assert float((there[:, None] - corners).norm(dim=-1).amin(dim=1).max()) < 1e-5, "it does not look the same"
-        again = folded(quaternion_raw_multiply(q, side), PEG_ROTATIONS)
-        assert float((again * folded(q, PEG_ROTATIONS)).sum(dim=1).abs().min()) > 1 - 1e-5
+        again = canonical_rotation(quaternion_raw_multiply(q, side), PEG_ROTATIONS)
+        assert float((again * canonical_rotation(q, PEG_ROTATIONS)).sum(dim=1).abs().min()) > 1 - 1e-5
     # lying on any of its sides and pointing anywhere: yaw within a right angle, no roll
     for roll in (0.0, 0.5, 1.0, 1.5):
         yaw = torch.linspace(-math.pi, math.pi, COUNT)
-        seen = folded(quaternion_raw_multiply(about("z", yaw), about("x", roll * math.pi)), PEG_ROTATIONS)
+        seen = canonical_rotation(quaternion_raw_multiply(about("z", yaw), about("x", roll * math.pi)), PEG_ROTATIONS)
         assert float(heading(seen).abs().max()) <= math.pi / 2 + 1e-4
         assert max(float(angle.abs().max()) for angle in tilt(seen)) < 1e-3
 
@@ -483,9 +483,9 @@ def test_perception_tells_neither_end_nor_side_and_writes_nothing(tasks: dict[st
     task, s = tasks["lenient"], fresh()
     seen = []
     for by, roll in ((0.3, 0.0), (0.3 + math.pi, 0.0), (0.3 - math.pi, math.pi / 2), (0.3, math.pi)):
-        now = senses(at(s, by, about("x", roll)))
+        now = step_data(at(s, by, about("x", roll)))
         kept = now.objects.clone()
-        visible, poses = task.perceive(s, now)
+        visible, poses = task.visible_poses(s, now)
         assert torch.equal(now.objects, kept)
         assert bool(visible.all())
         assert torch.equal(poses[..., :3], kept[..., :3])
@@ -496,9 +496,9 @@ def test_perception_tells_neither_end_nor_side_and_writes_nothing(tasks: dict[st
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: Rotate, s: RotateState, now: Senses) -> Tensor:
+def paid(task: Rotate, s: RotateState, now: StepData) -> Tensor:
     """(COUNT,) dense reward."""
-    verdict, terms = task.judge(s, now), task.reward_terms(s, now)
+    verdict, terms = task.outcome(s, now), task.reward_terms(s, now)
     for name, term in terms.items():
         assert bool(((term >= 0) & (term <= 1)).all()), name
     weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], now.responding)
@@ -541,12 +541,12 @@ def test_strictly_a_peg_pays_less_away_from_its_place_or_on_its_side(tasks: dict
 
 
 def test_fingers_across_the_peg_are_aligned_and_along_it_are_not(tasks: dict[str, Rotate]) -> None:
-    """The hand of `senses` opens along y: a peg along x fits between the fingers, whichever end is where."""
+    """The hand of `data` opens along y: a peg along x fits between the fingers, whichever end is where."""
     task, s = tasks["lenient"], fresh()
     for yaw, align in ((0.0, 1.0), (math.pi, 1.0), (math.pi / 2, 0.0), (-math.pi / 2, 0.0), (math.pi / 4, 0.5)):
         pose = torch.cat([s.start[:, :3], about("z", yaw)], dim=1)
-        assert torch.allclose(task.reward_terms(s, senses(pose))["align"], torch.full((COUNT,), align), atol=1e-5)
-        told = task.state_features(s, senses(pose))["peg_in_hand"]
+        assert torch.allclose(task.reward_terms(s, step_data(pose))["align"], torch.full((COUNT,), align), atol=1e-5)
+        told = task.state_features(s, step_data(pose))["peg_in_hand"]
         # the hand looks down: its x is the world's, its y runs the other way
         expected = torch.tensor([math.cos(2 * yaw), -math.sin(2 * yaw)]).expand(COUNT, 2)
         assert torch.allclose(told, expected, atol=1e-5)
@@ -575,7 +575,7 @@ def test_nothing_but_advance_writes(tasks: dict[str, Rotate]) -> None:
         s = fresh()
         now = turn_by(task, s, s.target / 2)
         kept = {name: value.clone() for name, value in vars(s).items()}
-        task.judge(s, now), task.reward_terms(s, now), task.state_features(s, now), task.perceive(s, now)
+        task.outcome(s, now), task.reward_terms(s, now), task.state_features(s, now), task.visible_poses(s, now)
         task.prompt(s).fill_(9)
         task.oracle(s).fill_(9)
         task.layout(s, now.elapsed)[1].fill_(9)
@@ -599,7 +599,7 @@ def test_a_robot_can_turn_the_peg(env_id: str) -> None:
     s = task.task_state
     assert bool(success.all()), success
     assert bool(s.grasped.all())
-    yaw = heading(task.stage.read()[:, 0, 3:7]) - heading(s.start[:, 3:])
+    yaw = heading(task.object_layout.read()[:, 0, 3:7]) - heading(s.start[:, 3:])
     assert torch.allclose(wrapped(yaw).to(torch.float32), s.turned, atol=1e-4)
     assert torch.allclose(s.turned, target, atol=TOLERANCE)
     made.close()

@@ -11,7 +11,7 @@ from task_helpers import Env, Record, base, go_to, make, move, step, still_actio
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_INNER_RADIUS, MUG_RADIUS
-from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.shell_game import ShellGame, ShellState, sample_shells
 
@@ -67,13 +67,13 @@ def fresh() -> ShellState:
     return sample_shells(Uniforms(values))
 
 
-def senses(s: ShellState, joint_speed: float = 0.0, responding: bool = True, elapsed: int = 20) -> Senses:
+def step_data(s: ShellState, joint_speed: float = 0.0, responding: bool = True, elapsed: int = 20) -> StepData:
     """Everything where it was put, at rest."""
     objects = torch.zeros(MANY, 4, 13)
     objects[:, 1:, :2] = s.places
     objects[:, 0, :2] = s.places[torch.arange(MANY), s.target]
     objects[:, 1:, 2], objects[:, 0, 2], objects[..., 3] = MUG_HEIGHT / 2, BALL_RADIUS, 1.0
-    return Senses(
+    return StepData(
         elapsed=torch.full((MANY,), elapsed),
         responding=torch.full((MANY,), responding),
         objects=objects,
@@ -94,7 +94,7 @@ def touch(index: Tensor, *links: int) -> Tensor:
     return touching
 
 
-def shifted(look: Senses, mug: Tensor, by: tuple[float, float, float]) -> Senses:
+def shifted(look: StepData, mug: Tensor, by: tuple[float, float, float]) -> StepData:
     """The same with mug ``mug`` (MANY,) of each environment moved, m."""
     look.objects[torch.arange(MANY), 1 + mug, :3] += torch.tensor(by)
     return look
@@ -102,22 +102,22 @@ def shifted(look: Senses, mug: Tensor, by: tuple[float, float, float]) -> Senses
 
 def test_touch_the_right_mug_is_touched_for_two_steps(envs: dict[str, Env]) -> None:
     task, s = task_of(envs["touch"]), fresh()
-    task.advance(s, senses(s), touch(s.target, 1))
-    assert not bool(task.judge(s, senses(s))["success"].any()), "one step does not count"
-    task.advance(s, senses(s), touch(s.target, 1))
-    assert bool(task.judge(s, senses(s))["success"].all())
-    assert not bool(task.judge(s, senses(s, joint_speed=STATIC_SPEED * 1.01))["success"].any())
+    task.update_state(s, step_data(s), touch(s.target, 1))
+    assert not bool(task.outcome(s, step_data(s))["success"].any()), "one step does not count"
+    task.update_state(s, step_data(s), touch(s.target, 1))
+    assert bool(task.outcome(s, step_data(s))["success"].all())
+    assert not bool(task.outcome(s, step_data(s, joint_speed=STATIC_SPEED * 1.01))["success"].any())
 
 
 def test_touch_a_wrong_mug_fails_for_good(envs: dict[str, Env]) -> None:
     task, s = task_of(envs["touch"]), fresh()
     wrong = (s.target + 1) % 3
     for index in (wrong, s.target, wrong, s.target):
-        task.advance(s, senses(s), touch(index, 0))
-    assert not bool(task.judge(s, senses(s))["fail"].any()), "touches of one step do not count"
+        task.update_state(s, step_data(s), touch(index, 0))
+    assert not bool(task.outcome(s, step_data(s))["fail"].any()), "touches of one step do not count"
     for index in (wrong, wrong, s.target, s.target):
-        task.advance(s, senses(s), touch(index, 0))
-    verdict = task.judge(s, senses(s))
+        task.update_state(s, step_data(s), touch(index, 0))
+    verdict = task.outcome(s, step_data(s))
     assert bool(verdict["fail"].all())
     assert not bool(verdict["success"].any())
 
@@ -127,9 +127,9 @@ def test_nothing_counts_before_the_response(envs: dict[str, Env], mode: str) -> 
     task, s = task_of(envs[mode]), fresh()
     wrong = (s.target + 2) % 3
     for index in (s.target, s.target, wrong, wrong):
-        look = shifted(senses(s, responding=False, elapsed=3), wrong, (0.3, 0.0, 0.3))
-        task.advance(s, look, touch(index, 0, 1, 2))
-        verdict = task.judge(s, shifted(look, s.target, (0.2, 0, 0.2)))
+        look = shifted(step_data(s, responding=False, elapsed=3), wrong, (0.3, 0.0, 0.3))
+        task.update_state(s, look, touch(index, 0, 1, 2))
+        verdict = task.outcome(s, shifted(look, s.target, (0.2, 0, 0.2)))
         for name in ("success", "fail", "touched", "in_zone", "lifted", "mistake"):
             assert not bool(verdict[name].any()), name
 
@@ -138,8 +138,8 @@ def test_nothing_counts_before_the_response(envs: dict[str, Env], mode: str) -> 
 def test_touching_a_wrong_mug_is_no_mistake_where_it_is_not_the_task(envs: dict[str, Env], mode: str) -> None:
     task, s = task_of(envs[mode]), fresh()
     for _ in range(4):
-        task.advance(s, senses(s), touch((s.target + 1) % 3, 0, 1))
-    assert not bool(task.judge(s, senses(s))["fail"].any())
+        task.update_state(s, step_data(s), touch((s.target + 1) % 3, 0, 1))
+    assert not bool(task.outcome(s, step_data(s))["fail"].any())
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ def test_how_far_a_wrong_mug_may_go(
 ) -> None:
     task, s = task_of(envs[mode]), fresh()
     wrong = (s.target + 1) % 3
-    task.advance(s, shifted(senses(s), wrong, by), NOTHING)
-    assert bool((task.judge(s, senses(s))["fail"] == mistake).all())
+    task.update_state(s, shifted(step_data(s), wrong, by), NOTHING)
+    assert bool((task.outcome(s, step_data(s))["fail"] == mistake).all())
     # for good, and the right one may go anywhere
     for _ in range(2):
-        task.advance(s, shifted(senses(s), s.target, by), NOTHING)
-    assert bool((task.judge(s, senses(s))["mistake"] == mistake).all())
+        task.update_state(s, shifted(step_data(s), s.target, by), NOTHING)
+    assert bool((task.outcome(s, step_data(s))["mistake"] == mistake).all())
 
 
 @pytest.mark.parametrize(
@@ -187,35 +187,35 @@ def test_how_far_a_wrong_mug_may_go(
 )
 def test_push_zone_and_rest(envs: dict[str, Env], by: tuple[float, float], speed: float, success: bool) -> None:
     task, s = task_of(envs["push"]), fresh()
-    look = shifted(senses(s), s.target, (*by, 0.0))
+    look = shifted(step_data(s), s.target, (*by, 0.0))
     look.speeds[torch.arange(MANY), 1 + s.target] = speed
-    task.advance(s, look, NOTHING)
-    assert bool((task.judge(s, look)["success"] == success).all())
+    task.update_state(s, look, NOTHING)
+    assert bool((task.outcome(s, look)["success"] == success).all())
     look.joint_speed += 1
-    assert not bool(task.judge(s, look)["success"].any())
+    assert not bool(task.outcome(s, look)["success"].any())
     s.mistaken[:] = True
     look.joint_speed -= 1
-    assert not bool(task.judge(s, look)["success"].any())
+    assert not bool(task.outcome(s, look)["success"].any())
 
 
 @pytest.mark.parametrize(("height", "success"), [(0.09, False), (0.11, True)])
 def test_pick_height_is_that_of_the_lowest_point(envs: dict[str, Env], height: float, success: bool) -> None:
     task, s = task_of(envs["pick"]), fresh()
-    look = shifted(senses(s), s.target, (0.0, 0.0, height))
-    task.advance(s, look, NOTHING)
-    assert bool((task.judge(s, look)["success"] == success).all())
+    look = shifted(step_data(s), s.target, (0.0, 0.0, height))
+    task.update_state(s, look, NOTHING)
+    assert bool((task.outcome(s, look)["success"] == success).all())
     # lying on its side it is as low as its radius
-    lying = shifted(senses(s), s.target, (0.0, 0.0, height - MUG_HEIGHT / 2 + MUG_RADIUS))
+    lying = shifted(step_data(s), s.target, (0.0, 0.0, height - MUG_HEIGHT / 2 + MUG_RADIUS))
     half = 0.5**0.5
     lying.objects[torch.arange(MANY), 1 + s.target, 3:7] = torch.tensor([half, half, 0.0, 0.0])
-    assert bool((task.judge(s, lying)["success"] == success).all())
+    assert bool((task.outcome(s, lying)["success"] == success).all())
 
 
 # ---------------------------------------------------------------------- by physics
 def inside(env: Env) -> Tensor:
     """(N,) bool: the ball is within its mug, seen in the mug's plane, and on the table."""
     task = task_of(env)
-    objects = task.stage.read()
+    objects = task.object_layout.read()
     mug = objects[torch.arange(len(objects)), 1 + task.task_state.target]
     apart = torch.linalg.norm(objects[:, 0, :2] - mug[:, :2], dim=1)
     # the walls are flat: at a corner the ball's centre may be a little farther out than the walls' distance allows
@@ -229,7 +229,7 @@ def test_the_ball_is_under_the_right_mug_from_step_five_on(envs: dict[str, Env])
     ball = place_of(env, task.task_state.target)
     for t in range(1, 30):
         env.step(still_action(env))
-        objects = task.stage.read()
+        objects = task.object_layout.read()
         assert torch.allclose(objects[:, 0, :2], ball, rtol=0, atol=0.001)
         if t >= 5:
             assert bool(inside(env).all()), t
@@ -242,17 +242,17 @@ def test_the_ball_stays_inside_a_mug_that_is_pushed(envs: dict[str, Env]) -> Non
     env = envs["touch"]
     task = task_of(env)
     covered(env, seed=12)
-    start = task.stage.read()[torch.arange(N), 1 + task.task_state.target, :2].clone()
+    start = task.object_layout.read()[torch.arange(N), 1 + task.task_state.target, :2].clone()
     angle = torch.arange(N) * (2 * torch.pi / N)
     for _ in range(16):
-        objects = task.stage.read()
+        objects = task.object_layout.read()
         for i in range(N):
             k = 1 + int(task.task_state.target[i])
             speed = (0.3 * float(torch.cos(angle[i])), 0.3 * float(torch.sin(angle[i])), 0.0)
             move(env, task.objects[k], [i], objects[i : i + 1, k, :7], speed)
         env.step(still_action(env))
         assert bool(inside(env).all())
-    way = task.stage.read()[torch.arange(N), 1 + task.task_state.target, :2] - start
+    way = task.object_layout.read()[torch.arange(N), 1 + task.task_state.target, :2] - start
     # not into each other: mugs pushed along y may meet their neighbours
     assert float(torch.linalg.norm(way, dim=1)[[0, 4]].min()) > 0.15
     for _ in range(20):
@@ -267,12 +267,12 @@ def test_everything_rests_where_it_appears() -> None:
     for _ in range(5):
         env.step(still_action(env))
     task = task_of(env)
-    start = task.stage.read().clone()
+    start = task.object_layout.read().clone()
     _, home = task.layout(task.task_state, task.elapsed_steps)
     assert torch.allclose(start[..., :7], home, rtol=0, atol=1e-6)
     for k in range(200):
         env.step(still_action(env))
-        objects = task.stage.read()
+        objects = task.object_layout.read()
         assert float(torch.linalg.norm(objects[..., :3] - start[..., :3], dim=-1).max()) < 0.001, k
     assert float(objects[..., 7:].abs().max()) < 0.01
     assert float(objects[:, 1:, 3].abs().min()) > 0.9999, "a mug has turned"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from baselines import sweep as module
-from baselines.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
+from mikasa_robo.tools import sweep as module
+from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
 
 FAKE_TRAINER = """
 import json, pathlib, sys, time
@@ -180,7 +180,7 @@ def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
 def test_the_command_of_a_run() -> None:
     run = PlannedRun("RememberColor3-v0", "ppo-mlp", 3, {"anneal_lr": False, "hidden_sizes": [64, 64]}, cpus=2)
     words = train_command(run, Path("/runs/a"), resume=False)
-    assert words[:4] == ["-m", "mikasa_robo.cli", "train", "ppo-mlp"]
+    assert words[:4] == ["-m", "mikasa_robo.tools.cli", "train", "ppo-mlp"]
     text = " ".join(words)
     for part in (
         "--env-id RememberColor3-v0",

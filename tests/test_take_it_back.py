@@ -28,18 +28,17 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import DISC_THICKNESS
 from mikasa_robo.core import rewards
-from mikasa_robo.core.env import STATIC_SPEED, Senses
+from mikasa_robo.core.env import STATIC_SPEED, StepData
+from mikasa_robo.core.rest import REST_SPEED
 from mikasa_robo.core.sampling import Uniforms
-from mikasa_robo.core.symmetry import CUBE_ROTATIONS, folded
+from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
 from mikasa_robo.experts.policies import Expert
 from mikasa_robo.experts.skill import History, View
 from mikasa_robo.experts.taking_back import TakeItBackSkill
 from mikasa_robo.tasks.take_it_back import (
     HALF_SIZE,
-    REST_SPEED,
     TakeItBack,
     TakeItBackState,
-    outside,
     sample_start_and_goal,
 )
 
@@ -77,7 +76,7 @@ def fresh(seed: int = 0, count: int = MANY) -> TakeItBackState:
     return sample_start_and_goal(Uniforms(values))
 
 
-def senses(cube: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> Senses:
+def step_data(cube: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> StepData:
     """The cube at ``cube`` (MANY, 2 or 3), at rest; the hand 10 cm above it."""
     objects = torch.zeros(MANY, 3, 13)
     objects[:, CUBE, :7] = lying(cube[:, :2])
@@ -85,7 +84,7 @@ def senses(cube: Tensor, joint_speed: float = 0.0, elapsed: int = 20) -> Senses:
         objects[:, CUBE, 2] = cube[:, 2]
     tcp = objects[:, CUBE, :7].clone()
     tcp[:, 2] += 0.1
-    return Senses(
+    return StepData(
         elapsed=torch.full((MANY,), elapsed),
         responding=torch.full((MANY,), elapsed >= 1),
         objects=objects,
@@ -134,14 +133,14 @@ def test_a_cube_looks_the_same_from_24_sides() -> None:
     assert float(apart.max()) < 0.8, "two of them are one rotation"
     generator = torch.Generator().manual_seed(0)
     q = torch.nn.functional.normalize(torch.randn(MANY, 4, generator=generator), dim=1)
-    least = folded(q, CUBE_ROTATIONS)
+    least = canonical_rotation(q, CUBE_ROTATIONS)
     # the farthest a cube's orientation can be from looking unturned is 62.8 degrees
     assert float(least[:, 0].abs().min()) > math.cos(math.radians(62.81) / 2) - 1e-5
     for side in CUBE_ROTATIONS:
-        again = folded(quaternion_raw_multiply(q, side), CUBE_ROTATIONS)
+        again = canonical_rotation(quaternion_raw_multiply(q, side), CUBE_ROTATIONS)
         assert float((again * least).sum(dim=1).abs().min()) > 1 - 1e-5
     yaw = torch.linspace(-math.pi, math.pi, MANY)
-    seen = folded(torch.stack([(yaw / 2).cos(), 0 * yaw, 0 * yaw, (yaw / 2).sin()], dim=1), CUBE_ROTATIONS)
+    seen = canonical_rotation(torch.stack([(yaw / 2).cos(), 0 * yaw, 0 * yaw, (yaw / 2).sin()], dim=1), CUBE_ROTATIONS)
     angle = 2 * torch.atan2(seen[:, 3] * seen[:, 0].sign(), seen[:, 0].abs())
     assert float(angle.abs().max()) <= math.pi / 4 + 1e-5
     turns = (yaw - angle) / (math.pi / 2)
@@ -150,30 +149,18 @@ def test_a_cube_looks_the_same_from_24_sides() -> None:
 
 def test_perception_does_not_tell_how_often_the_cube_was_turned(env: Env) -> None:
     task, s = task_of(env), fresh()
-    look, seen = senses(s.start), []
+    look, seen = step_data(s.start), []
     for degrees in (10, 100, 190, -80):
         half = math.radians(degrees) / 2
         look.objects[:, CUBE, 3:7] = torch.tensor([math.cos(half), 0.0, 0.0, math.sin(half)])
         kept = look.objects.clone()
-        _, poses = task.perceive(s, look)
+        _, poses = task.visible_poses(s, look)
         assert torch.equal(look.objects, kept), "perception wrote into what it looked at"
         assert torch.equal(poses[:, RED:], kept[:, RED:, :7])
         seen.append(poses[:, CUBE, 3:] * poses[:, CUBE, 3:4].sign())
     expected = torch.tensor([math.cos(math.radians(5)), 0.0, 0.0, math.sin(math.radians(5))])
     for quaternion in seen:
         assert torch.allclose(quaternion, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("distance", "lift", "expected"),
-    [(0.0, 0.0, 0.0), (0.0499, 0.0, 0.0), (0.06, 0.0, 0.01), (0.0, 0.009, 0.0), (0.0, 0.05, 0.04), (0.08, 0.05, 0.05)],
-)
-def test_how_far_from_lying_in_a_circle(distance: float, lift: float, expected: float) -> None:
-    centre = fresh().goal
-    xyz = torch.cat([centre + distance * directions(), torch.full((MANY, 1), HALF_SIZE + lift)], dim=1)
-    found = outside(xyz, centre, 0.05)
-    assert torch.allclose(found, torch.full((MANY,), expected), atol=1e-6)
-    assert bool(((found == 0) == (expected == 0)).all())
 
 
 @pytest.mark.parametrize(
@@ -194,17 +181,17 @@ def test_success(env: Env, distance: float, lift: float, speed: float, joint_spe
     """And never before the goal was reached."""
     task, s = task_of(env), fresh()
     xy = s.start[:, :2] + distance * directions()
-    look = senses(torch.cat([xy, torch.full((MANY, 1), HALF_SIZE + lift)], dim=1), joint_speed)
+    look = step_data(torch.cat([xy, torch.full((MANY, 1), HALF_SIZE + lift)], dim=1), joint_speed)
     look.speeds[:, CUBE] = speed
     look.objects[:, CUBE, 7:10] = 1.0  # what the simulator reports of a cube held tight is no motion
-    task.advance(s, look, NO_TOUCH)
-    assert not bool(task.judge(s, look)["success"].any()), "success without the goal"
-    task.advance(s, senses(s.goal), NO_TOUCH)
+    task.update_state(s, look, NO_TOUCH)
+    assert not bool(task.outcome(s, look)["success"].any()), "success without the goal"
+    task.update_state(s, step_data(s.goal), NO_TOUCH)
     s.rested[:] = 0
-    task.advance(s, look, NO_TOUCH)
-    assert not bool(task.judge(s, look)["success"].any()), "one step is not set down"
-    task.advance(s, look, NO_TOUCH)
-    verdict = task.judge(s, look)
+    task.update_state(s, look, NO_TOUCH)
+    assert not bool(task.outcome(s, look)["success"].any()), "one step is not set down"
+    task.update_state(s, look, NO_TOUCH)
+    verdict = task.outcome(s, look)
     assert bool((verdict["success"] == success).all())
     at_rest = speed < 0.05 and joint_speed < STATIC_SPEED and lift < 0.01
     assert bool((verdict["fail"] == (at_rest and not success)).all())
@@ -218,14 +205,14 @@ def test_to_set_the_cube_down_elsewhere_is_a_mistake_for_good(env: Env, on_mista
 
     def rest(xy: Tensor, steps: int = 2) -> dict[str, Tensor]:
         for _ in range(steps):
-            task.advance(s, senses(xy), NO_TOUCH)
-        return task.judge(s, senses(xy))
+            task.update_state(s, step_data(xy), NO_TOUCH)
+        return task.outcome(s, step_data(xy))
 
     assert not bool(rest(elsewhere, 5)["mistake"].any()), "nothing is a mistake before the goal was reached"
     assert not bool(rest(s.goal, 5)["mistake"].any()), "on the goal it may rest"
-    task.advance(s, senses(elsewhere, joint_speed=0.3), NO_TOUCH)
+    task.update_state(s, step_data(elsewhere, joint_speed=0.3), NO_TOUCH)
     assert not bool(rest(elsewhere, 1)["mistake"].any())
-    task.advance(s, senses(elsewhere, joint_speed=0.3), NO_TOUCH)
+    task.update_state(s, step_data(elsewhere, joint_speed=0.3), NO_TOUCH)
     assert bool(rest(elsewhere)["mistake"].all())
     verdict = rest(s.start[:, :2])
     assert bool(verdict["mistake"].all())
@@ -241,22 +228,22 @@ def test_to_set_the_cube_down_elsewhere_is_a_mistake_for_good(env: Env, on_mista
 def test_reaching_the_goal_is_for_good(env: Env, distance: float, lift: float, reached: bool) -> None:
     task, s = task_of(env), fresh()
     xy = s.goal + distance * directions()
-    task.advance(s, senses(torch.cat([xy, torch.full((MANY, 1), HALF_SIZE + lift)], dim=1)), NO_TOUCH)
-    for look in (senses(xy), senses(s.start)):
+    task.update_state(s, step_data(torch.cat([xy, torch.full((MANY, 1), HALF_SIZE + lift)], dim=1)), NO_TOUCH)
+    for look in (step_data(xy), step_data(s.start)):
         assert bool((s.reached == reached).all())
-        assert bool((task.judge(s, look)["reached"] == reached).all())
+        assert bool((task.outcome(s, look)["reached"] == reached).all())
         visible, home = task.layout(s, look.elapsed)
         assert visible.tolist() == [[True, not reached, reached]] * MANY
         assert torch.equal(home[:, RED], home[:, MAGENTA])
         if not reached:
             break
-        task.advance(s, senses(s.start), NO_TOUCH)
+        task.update_state(s, step_data(s.start), NO_TOUCH)
 
 
 def test_only_the_environments_whose_cube_is_there_have_reached_the_goal(env: Env) -> None:
     task, s = task_of(env), fresh()
     there = torch.rand(MANY, generator=torch.Generator().manual_seed(1)) < 0.5
-    task.advance(s, senses(torch.where(there[:, None], s.goal, s.start[:, :2])), NO_TOUCH)
+    task.update_state(s, step_data(torch.where(there[:, None], s.goal, s.start[:, :2])), NO_TOUCH)
     assert torch.equal(s.reached, there)
     visible, _ = task.layout(s, torch.full((MANY,), 20))
     assert torch.equal(visible[:, MAGENTA], there)
@@ -266,12 +253,12 @@ def test_only_the_environments_whose_cube_is_there_have_reached_the_goal(env: En
 def test_nothing_counts_before_the_response(env: Env) -> None:
     task, s = task_of(env), fresh()
     for elapsed in (0, 1):
-        task.advance(s, senses(s.goal, elapsed=elapsed), NO_TOUCH)
+        task.update_state(s, step_data(s.goal, elapsed=elapsed), NO_TOUCH)
         assert not bool(s.reached.any()), "at its first step the cube is only just put at its start"
     s.reached[:] = True
     for elapsed in (0, 1, 1, 1):
-        task.advance(s, senses(s.start, elapsed=elapsed), NO_TOUCH)
-        assert not bool(task.judge(s, senses(s.start, elapsed=elapsed))["success"].any())
+        task.update_state(s, step_data(s.start, elapsed=elapsed), NO_TOUCH)
+        assert not bool(task.outcome(s, step_data(s.start, elapsed=elapsed))["success"].any())
 
 
 def test_a_grasp_takes_both_fingers(env: Env) -> None:
@@ -279,7 +266,7 @@ def test_a_grasp_takes_both_fingers(env: Env) -> None:
     for links, grasped in (((0, 1), False), ((0, 2), False), ((1, 2), True), ((), False)):
         touching = NO_TOUCH.clone()
         touching[:, list(links), 0] = True
-        task.advance(s, senses(s.start), touching)
+        task.update_state(s, step_data(s.start), touching)
         assert bool((s.grasped == grasped).all())
 
 
@@ -287,18 +274,18 @@ def test_the_oracle_is_the_start_whatever_happens(env: Env) -> None:
     task, s = task_of(env), fresh()
     start = s.start.clone()
     assert torch.equal(task.oracle(s), start)
-    task.advance(s, senses(s.goal), NO_TOUCH)
+    task.update_state(s, step_data(s.goal), NO_TOUCH)
     assert torch.equal(task.oracle(s), start)
-    features = task.state_features(s, senses(s.goal))
+    features = task.state_features(s, step_data(s.goal))
     assert torch.allclose(features["cube_to_start"][:, :2], start[:, :2] - s.goal, atol=1e-6)
     assert torch.allclose(features["cube_to_goal"], torch.zeros(MANY, 2), atol=1e-6)
     assert bool(features["reached"].all())
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: TakeItBack, s: TakeItBackState, look: Senses) -> Tensor:
+def paid(task: TakeItBack, s: TakeItBackState, look: StepData) -> Tensor:
     """(MANY,) dense reward."""
-    verdict = task.judge(s, look)
+    verdict = task.outcome(s, look)
     terms = task.reward_terms(s, look)
     for term in terms.values():
         assert bool(((term >= 0) & (term <= 1)).all())
@@ -311,8 +298,8 @@ def test_the_reward_rises_along_the_way_there_and_back(env: Env) -> None:
     start = s.start[:, :2].clone()
     last, part = torch.full((MANY,), -1.0), torch.zeros(MANY, 1)
     for _ in range(60):  # until it is reached towards the goal, then back, 1 / 30 of the way at a time
-        look = senses(start + part * (s.goal - start), joint_speed=0.5)  # in motion: no success
-        task.advance(s, look, NO_TOUCH)
+        look = step_data(start + part * (s.goal - start), joint_speed=0.5)  # in motion: no success
+        task.update_state(s, look, NO_TOUCH)
         reward = paid(task, s, look)
         assert bool((reward > last - 1e-6).all()), part
         last, part = reward, (part + torch.where(s.reached[:, None], -1, 1) / 30).clamp(min=0)
@@ -331,7 +318,7 @@ def test_reaching_the_goal_is_never_punished(env: Env) -> None:
     task, s = task_of(env), fresh()
     generator = torch.Generator().manual_seed(3)
     distance = GOAL * torch.rand(MANY, 1, generator=generator)
-    look = senses(s.goal + distance * directions(), joint_speed=0.3)
+    look = step_data(s.goal + distance * directions(), joint_speed=0.3)
     s.grasped[:] = torch.rand(MANY, generator=generator) < 0.5
     before = paid(task, s, look)
     s.reached[:] = True
@@ -345,8 +332,8 @@ def test_reaching_the_goal_is_never_punished(env: Env) -> None:
 def test_standing_still_pays_little_before_the_cube_is_back(env: Env) -> None:
     task, s = task_of(env), fresh()
     s.reached[:] = True
-    assert float(task.reward_terms(s, senses(s.goal))["still"].max()) < 0.21
-    assert float(task.reward_terms(s, senses(s.start))["still"].min()) == 1
+    assert float(task.reward_terms(s, step_data(s.goal))["still"].max()) < 0.21
+    assert float(task.reward_terms(s, step_data(s.start))["still"].min()) == 1
 
 
 # ---------------------------------------------------------------------- in simulation
@@ -386,7 +373,7 @@ def test_the_disc_changes_in_the_same_step_and_stays_so(env: Env) -> None:
         assert bool((view[:, CUBE, 0] == 1).all())
         assert torch.equal(view[:, RED, 0] == 1, ~reached)
         assert torch.equal(view[:, MAGENTA, 0] == 1, reached)
-        objects = task.stage.read()
+        objects = task.object_layout.read()
         away = objects[..., 2] > HIDDEN_HEIGHT
         assert torch.equal(away[:, RED], reached)
         assert torch.equal(away[:, MAGENTA], ~reached)
@@ -529,7 +516,7 @@ def test_a_robot_can_take_the_cube_there_and_back() -> None:
         success |= info["success"]
         s = task.task_state
         carried += int((s.grasped & s.reached).sum())
-        fingers = task._sense(task.elapsed_steps).fingers[s.grasped]
+        fingers = task._read_sim(task.elapsed_steps).fingers[s.grasped]
         assert not bool((fingers < 0.015).any()), "the fingers have sunk into the cube"
     assert bool(success.all()), success
     assert carried > 10 * N, "nothing was carried back"
@@ -613,20 +600,20 @@ def test_radii_and_lengths_can_be_chosen() -> None:
     for t in range(1, 7):
         put(made, list(range(N)), task.task_state.goal)  # comes to nothing until the response
         made.step(still_action(made))
-        objects = task.stage.read()
+        objects = task.object_layout.read()
         hidden = objects[..., 2] > HIDDEN_HEIGHT
         assert hidden.tolist() == [[t in (3, 4), t in (3, 4) or t == 6, t < 6]] * N, t
         if t in (1, 2, 5):
             assert torch.equal(objects[:, CUBE, :3], start)
-    s, look = fresh(), senses(fresh().goal)
+    s, look = fresh(), step_data(fresh().goal)
     for distance, inside in ((0.073, True), (0.075, False)):
         s.reached[:] = False
         look.objects[:, CUBE, :2] = s.goal + distance * directions()
-        task.advance(s, look, NO_TOUCH)
+        task.update_state(s, look, NO_TOUCH)
         assert bool((s.reached == inside).all())
     s.reached[:] = True
     for distance, inside in ((0.0099, True), (0.0101, False)):
         look.objects[:, CUBE, :2] = s.start[:, :2] + distance * directions()
         s.rested[:], s.mistaken[:] = 2, False
-        assert bool((task.judge(s, look)["success"] == inside).all())
+        assert bool((task.outcome(s, look)["success"] == inside).all())
     made.close()

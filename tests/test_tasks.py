@@ -45,7 +45,8 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.core import rewards, state
-from mikasa_robo.core.env import ARM_JOINTS, Senses
+from mikasa_robo.core.env import ARM_JOINTS, StepData
+from mikasa_robo.core.seeds import episode_keys
 from mikasa_robo.sim.env import BatchedSimMixin
 from mikasa_robo.tasks.remember_color import RememberColor
 from mikasa_robo.tasks.shell_game import ShellGame
@@ -90,9 +91,9 @@ def big(task_id: str) -> Iterator[Env]:
     yield from closing(make(task_id, 64))
 
 
-def senses_of(env: Env) -> Senses:
+def step_data_of(env: Env) -> StepData:
     """What the task looks at now."""
-    return base(env)._sense(base(env).elapsed_steps)
+    return base(env)._read_sim(base(env).elapsed_steps)
 
 
 def first_response(row: TaskSpec) -> int:
@@ -110,32 +111,34 @@ def test_how_fast_objects_are_is_measured_by_how_far_they_come_in_a_step(batch: 
     task = base(batch)
     batch.reset(seed=1)
     started = task.task_state
-    velocities = task.velocities(started)
+    velocities = task.initial_velocities(started)
     expected = torch.zeros(N, len(task.objects)) if velocities is None else velocities[..., :3].norm(dim=-1)
-    assert torch.equal(senses_of(batch).speeds, expected)
+    assert torch.equal(step_data_of(batch).speeds, expected)
     moved = 0
     for action in random_actions(batch, first_response(row_of(batch)) + 10, seed=2):
-        before = task.stage.read()[..., :3].clone()
+        before = task.object_layout.read()[..., :3].clone()
         batch.step(action)
-        now, look = task.stage.read()[..., :3], senses_of(batch)
+        now, look = task.object_layout.read()[..., :3], step_data_of(batch)
         # nothing was put anywhere after the step
-        free = (task.elapsed_steps > task.timeline.response_start)[:, None] & ~task.stage.parked(task.stage.read())
+        free = (task.elapsed_steps > task.timeline.response_start)[:, None] & ~task.object_layout.parked(
+            task.object_layout.read()
+        )
         covered = (now - before).norm(dim=-1) * task.control_freq
         assert torch.allclose(look.speeds[free], covered[free], rtol=0, atol=1e-5)
         moved += int((look.speeds[free] > 0.01).sum())
     if row_of(batch).family.startswith("Intercept"):
         assert moved > 0
-    speeds, saved = senses_of(batch).speeds.clone(), task.get_state_dict()
+    speeds, saved = step_data_of(batch).speeds.clone(), task.get_state_dict()
     batch.reset(options={"env_idx": [1]})
     others = [i for i in range(N) if i != 1]
-    assert torch.equal(senses_of(batch).speeds[others], speeds[others])
+    assert torch.equal(step_data_of(batch).speeds[others], speeds[others])
     task.set_state_dict(saved)
-    assert torch.equal(senses_of(batch).speeds, speeds)
+    assert torch.equal(step_data_of(batch).speeds, speeds)
     del saved["task"]["object_speeds"]
-    before = flatten(task.get_state_dict())
+    unchanged = flatten(task.get_state_dict())
     with pytest.raises(KeyError, match=r"object_speeds.*another version"):
         task.set_state_dict(saved)
-    assert all(torch.equal(value, before[name]) for name, value in flatten(task.get_state_dict()).items())
+    assert all(torch.equal(value, unchanged[name]) for name, value in flatten(task.get_state_dict()).items())
 
 
 # ---------------------------------------------------------------------- 1: hiding and showing; who writes
@@ -149,7 +152,7 @@ def test_hidden_objects_are_away_at_rest_and_untouched_and_come_back_exactly(bat
         if action is not None:
             batch.step(action)
         visible, home = env.layout(env.task_state, env.elapsed_steps)
-        objects = env.stage.read()
+        objects = env.object_layout.read()
         force = torch.stack([actor.get_net_contact_forces() for actor in env.objects], dim=1)
         assert force.shape == (N, len(env.objects), 3)
         away = torch.linalg.norm(objects[..., :3], dim=-1) > HIDDEN_HEIGHT
@@ -176,7 +179,7 @@ def test_in_the_delay_nothing_is_on_view(batch: Env) -> None:
     stagger(batch, seed=3)
     in_delay = torch.tensor([plain_phase(row, int(t)) == 1 for t in env.elapsed_steps])
     assert int(in_delay.sum()) == N // 4
-    away = torch.linalg.norm(env.stage.read()[..., :3], dim=-1) > HIDDEN_HEIGHT
+    away = torch.linalg.norm(env.object_layout.read()[..., :3], dim=-1) > HIDDEN_HEIGHT
     assert bool(away[in_delay].all())
     assert bool((~away[~in_delay]).any(dim=1).all())
 
@@ -185,7 +188,7 @@ def everything(env: Env) -> list[Any]:
     """All that an observation must not change: the simulation's bytes, its buffers, task, clock and generators."""
     task = base(env)
     systems = [scene.physx_system.pack() for scene in task.scene.sub_scenes]
-    generators = [str(generator.bit_generator.state) for generator in task._generators]
+    generators = task._generators.state.tolist()
     record = simulation(env) | {f"task/{k}": v for k, v in flatten(vars(task.task_state)).items()}
     record |= {f"control/{k}": v for k, v in flatten(task.agent.get_controller_state()).items()}
     record["elapsed"] = task.elapsed_steps.clone()
@@ -349,7 +352,7 @@ def test_each_environment_is_in_the_phase_of_its_own_t(batch: Env) -> None:
         assert info["phase"].tolist() == expected
         assert info["elapsed_steps"].tolist() == t
         seen |= set(expected)
-        away = torch.linalg.norm(env.stage.read()[..., :3], dim=-1) > HIDDEN_HEIGHT
+        away = torch.linalg.norm(env.object_layout.read()[..., :3], dim=-1) > HIDDEN_HEIGHT
         for i in range(N):
             alone, _ = env.layout(env.task_state, torch.full((N,), t[i]))
             assert torch.equal(~away[i], alone[i]), f"env {i} at t = {t[i]} shows what another t shows"
@@ -361,7 +364,7 @@ def start(env: Env) -> Record:
     """What an episode begins with."""
     task = base(env)
     return simulation(env) | {
-        "objects": task.stage.read().clone(),
+        "objects": task.object_layout.read().clone(),
         "qpos": task.agent.robot.get_qpos().clone(),
         "oracle": task.evaluate()["oracle_info"].clone(),
     }
@@ -753,7 +756,7 @@ def test_cues_are_uniform(big: Env) -> None:
     for k in range(48):
         # both kinds of seeds; seeding and drawing as a reset does it, without the simulation
         seed: int | list[int] = k if k % 2 else list(range(10_000 + 64 * k, 10_064 + 64 * k))
-        task._seed(seed, everybody.tolist())
+        task._generators.seed(everybody, episode_keys(seed, everybody.tolist()))
         u = task._draw(everybody, ARM_JOINTS + task.draws)
         u.take(ARM_JOINTS)
         drawn.append(task.oracle(task.sample(u)))

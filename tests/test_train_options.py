@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from baselines import evaluation_protocol, ppo_lstm, ppo_mlp, report
-from baselines.arguments import ArgumentError, read_env_kwargs
-from baselines.networks import ActorCritic, RecurrentActorCritic
-from baselines.training import env_factory
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
+from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
+from mikasa_robo.baselines.training import env_factory
+from mikasa_robo.tools import evaluate, report
 
 SHORT = [
     "--num-envs",
@@ -70,7 +71,7 @@ def test_training_and_evaluation_have_the_arguments(tmp_path: Path) -> None:
     assert final["args"]["env_kwargs"] == ["corridor_length=2"]
     out = tmp_path / "eval.json"
     checkpoint = str(tmp_path / "run" / "checkpoint.pt")
-    assert evaluation_protocol.main(["--checkpoint", checkpoint, "--episodes", "3", "--out", str(out)]) == 0
+    assert evaluate.main(["--checkpoint", checkpoint, "--episodes", "3", "--out", str(out)]) == 0
     assert json.loads(out.read_text())["summary"]["length"]["mean"] == 3
 
 

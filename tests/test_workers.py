@@ -277,9 +277,9 @@ class Breaks(RememberColor):
         if breaks_at_once:
             raise LookupError("broken from the start")
 
-    def advance(self, s: Any, senses: Any, touching: Any) -> None:
-        super().advance(s, senses, touching)
-        if int(senses.elapsed.max()) >= 3:
+    def update_state(self, s: Any, data: Any, touching: Any) -> None:
+        super().update_state(s, data, touching)
+        if int(data.elapsed.max()) >= 3:
             time.sleep(30.0 if self.num_envs > 1 else 0.0)  # the others are busy
             raise ArithmeticError("the cube fell off the world")
 

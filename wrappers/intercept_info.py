@@ -18,7 +18,7 @@ class InterceptInfoWrapper(TaskInfoWrapper):
     task_class = Intercept
 
     def facts(self, state: RollingState) -> dict[str, list[str]]:
-        speeds = torch.linalg.norm(self.task.stage.read()[:, 0, 7:10], dim=-1)
+        speeds = torch.linalg.norm(self.task.object_layout.read()[:, 0, 7:10], dim=-1)
         return {
             "ball began with": [f"({x:.2f}, {y:.2f}) m/s" for x, y, _ in state.velocity.tolist()],
             "ball now": [f"{speed:.2f} m/s" for speed in speeds.tolist()],

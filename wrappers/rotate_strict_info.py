@@ -15,5 +15,5 @@ class RotateStrictInfoWrapper(RotateLenientInfoWrapper):
     task_class = RotateStrict
 
     def facts(self, state: RotateState) -> dict[str, list[str]]:
-        moved = (self.task.stage.read()[:, 0, :2] - state.start[:, :2]).norm(dim=-1)
+        moved = (self.task.object_layout.read()[:, 0, :2] - state.start[:, :2]).norm(dim=-1)
         return super().facts(state) | {"centre moved by": [f"{100 * way:.1f} cm" for way in moved.tolist()]}

@@ -15,7 +15,7 @@ class TakeItBackInfoWrapper(TaskInfoWrapper):
     task_class = TakeItBack
 
     def facts(self, state: TakeItBackState) -> dict[str, list[str]]:
-        away = (self.task.stage.read()[:, 0, :2] - state.start[:, :2]).norm(dim=-1)
+        away = (self.task.object_layout.read()[:, 0, :2] - state.start[:, :2]).norm(dim=-1)
         return {
             "cube started at": [f"({x:.2f}, {y:.2f}) m" for x, y, _ in state.start.tolist()],
             "away from there by": [f"{100 * way:.1f} cm" for way in away.tolist()],

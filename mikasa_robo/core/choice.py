@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from . import rewards
-from .env import MemoryEnv, Senses
+from .env import MemoryEnv, StepData
 from .phases import CUE, RESPONSE
 from .sampling import Uniforms, arc_places, block_places, index_below, permutation, upright
 from .touches import HOLD_STEPS, hold_touches, record_touches
@@ -194,29 +194,29 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return choice_layout(s, elapsed, self.timeline.phase(elapsed), self.each, self.shown)
 
-    def advance(self, s: ChoiceState, senses: Senses, touching: Tensor) -> None:
-        advance_choice(s, touching.any(dim=1), senses.responding, self.ordered)
+    def update_state(self, s: ChoiceState, data: StepData, touching: Tensor) -> None:
+        advance_choice(s, touching.any(dim=1), data.responding, self.ordered)
 
-    def judge(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
+    def outcome(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
         fail = s.mistaken & (self.on_mistake == "fail")
         return {
-            "success": s.complete & senses.static & ~fail,
+            "success": s.complete & data.static & ~fail,
             "fail": fail,
             "touched": s.complete,
             "counted": s.counted.clone(),
             "touches": s.counted.sum(dim=1),
             "mistake": s.mistaken.clone(),
-            "static": senses.static,
+            "static": data.static,
         }
 
-    def _to_next(self, s: ChoiceState, senses: Senses) -> tuple[Tensor, Tensor]:
+    def _to_next(self, s: ChoiceState, data: StepData) -> tuple[Tensor, Tensor]:
         """The next target (N,) and the way from the TCP to it (N, 3), m."""
-        way = senses.objects[..., :3] - senses.tcp[:, None, :3]
+        way = data.objects[..., :3] - data.tcp[:, None, :3]
         target = next_target(s, torch.linalg.norm(way, dim=-1), self.ordered)
         return target, way.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0]
 
-    def reward_terms(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
-        target, way = self._to_next(s, senses)
+    def reward_terms(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
+        target, way = self._to_next(s, data)
         # where several are to be touched, the way from one to the next leads past others
         near = rewards.reach_from_above(way) if self.wanted > 1 else rewards.closeness(torch.linalg.norm(way, dim=-1))
         held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
@@ -224,7 +224,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         terms = {
             "reach": torch.where(s.complete, one, near),
             "touch": torch.where(s.complete, one, held.to(near.dtype)),
-            "still": rewards.still(senses.joint_speed),
+            "still": rewards.still_when(s.complete | ~data.responding, data.joint_speed),
         }
         if self.wanted > 1:
             terms["progress"] = s.counted.sum(dim=1) / self.wanted
@@ -233,16 +233,16 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def oracle(self, s: ChoiceState) -> Tensor:
         return s.target.clone()
 
-    def state_features(self, s: ChoiceState, senses: Senses) -> dict[str, Tensor]:
-        target, way = self._to_next(s, senses)
+    def state_features(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
+        target, way = self._to_next(s, data)
         features = {
             "target": s.wanted,
-            "tcp_to_target": way * senses.responding[:, None],
+            "tcp_to_target": way * data.responding[:, None],
             "held": s.held / HOLD_STEPS,
             "counted": s.counted,
         }
         if self.wanted > 1:
-            features["next"] = one_hot(target, self.offered) * senses.responding[:, None]
+            features["next"] = one_hot(target, self.offered) * data.responding[:, None]
             features["touches"] = s.counted.sum(dim=1) / self.wanted
         return features
 

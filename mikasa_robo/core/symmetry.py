@@ -9,7 +9,9 @@ import torch
 from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
 from torch import Tensor
 
-__all__ = ["CUBE_ROTATIONS", "PEG_ROTATIONS", "folded"]
+from mikasa_robo.deprecation import deprecated_names
+
+__all__ = ["CUBE_ROTATIONS", "PEG_ROTATIONS", "canonical_rotation"]
 
 _H = math.sqrt(0.5)
 PEG_ROTATIONS = torch.tensor(
@@ -34,7 +36,7 @@ CUBE_ROTATIONS = _cube_rotations()
 """(24, 4) quaternions wxyz that turn a cube of one colour into itself."""
 
 
-def folded(q: Tensor, symmetries: Tensor) -> Tensor:
+def canonical_rotation(q: Tensor, symmetries: Tensor) -> Tensor:
     """The least rotations that look the same.
 
     Of a peg that lies on the table the yaw is then in ±π/2, of a cube in ±π/4.
@@ -49,3 +51,6 @@ def folded(q: Tensor, symmetries: Tensor) -> Tensor:
     same = quaternion_raw_multiply(q[:, None], symmetries.to(q))  # (N, S, 4)
     least = same[..., 0].abs().argmax(dim=1)
     return same[torch.arange(len(q), device=q.device), least]
+
+
+__getattr__ = deprecated_names(__name__, {"folded": "canonical_rotation"})

@@ -15,6 +15,8 @@ from mani_skill.envs.scene import ManiSkillScene
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
+from mikasa_robo.deprecation import deprecated_names, renamed_attributes
+
 PARKING_HEIGHT = 1000.0
 """z of parked objects, m; the cameras' far planes are at 100 m."""
 
@@ -28,7 +30,8 @@ def parking_poses(count: int) -> Tensor:
     return poses
 
 
-class Stage:
+@renamed_attributes({"arrange": "apply", "set_up": "reset"})
+class ObjectLayout:
     """The K objects that a task shows and hides in each of N environments.
 
     Args:
@@ -70,7 +73,7 @@ class Stage:
         """(N, K) bool: the objects that are hidden, of those that `read` gave."""
         return objects[..., 2] > PARKING_HEIGHT / 2
 
-    def set_up(self, visible: Tensor, home: Tensor, velocity: Tensor | None = None) -> None:
+    def reset(self, visible: Tensor, home: Tensor, velocity: Tensor | None = None) -> None:
         """Puts the objects of the environments being reset where they belong; BaseEnv.reset applies it.
 
         Args:
@@ -87,7 +90,7 @@ class Stage:
                 actor.set_linear_velocity(velocity[:, k, :3])
                 actor.set_angular_velocity(velocity[:, k, 3:])
 
-    def arrange(self, put: Tensor, visible: Tensor, home: Tensor) -> None:
+    def apply(self, put: Tensor, visible: Tensor, home: Tensor) -> None:
         """Puts objects where they belong, at rest, and brings the simulator's buffers up to date.
 
         Args:
@@ -114,3 +117,6 @@ class Stage:
         data[rows] = at_rest
         self._scene.px.gpu_apply_rigid_dynamic_data()
         self._scene.px.gpu_fetch_rigid_dynamic_data()
+
+
+__getattr__ = deprecated_names(__name__, {"Stage": "ObjectLayout"})

@@ -16,5 +16,5 @@ class RecallColors(RecallTask):
     def build_candidate(self, index: int) -> Actor:
         return build_colored_cube(self.scene, index)
 
-    def codes(self) -> Tensor:
+    def object_features(self) -> Tensor:
         return color_codes(range(len(COLORS)))

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
-from mikasa_robo.core.env import Senses
+from mikasa_robo.core import rest, rewards
+from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
-from .rolling_ball import REST_SPEED, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import RollingBallTask, RollingState, ball_speed, sample_roll
 
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
 GOAL_Y = (-0.2, 0.2)  # m
-LYING = 0.01  # m: a ball whose centre is so near the height at which it rolls is on the table
 
 
 @dataclass
@@ -74,38 +73,34 @@ class Intercept(RollingBallTask[InterceptState]):
         on_view, ball = super().layout(s, elapsed)
         return on_view.expand(-1, 2), torch.cat([ball, disc_pose(s.goal)[:, None]], dim=1)
 
-    def advance(self, s: InterceptState, senses: Senses, touching: Tensor) -> None:
+    def update_state(self, s: InterceptState, data: StepData, touching: Tensor) -> None:
         """Nothing has to be kept in mind."""
 
-    def _to_goal(self, s: InterceptState, senses: Senses) -> Tensor:
+    def _to_goal(self, s: InterceptState, data: StepData) -> Tensor:
         """(N,) how far the ball is from lying in the disc, m; 0 where it does."""
-        ball = senses.objects[:, 0, :3]
-        across = (torch.linalg.norm(ball[:, :2] - s.goal, dim=-1) - GOAL_RADIUS).clamp(min=0)
-        above = ((ball[:, 2] - BALL_RADIUS).abs() - LYING).clamp(min=0)
-        return torch.hypot(across, above)
+        return rest.distance_to_area(data.objects[:, 0, :3], s.goal, GOAL_RADIUS, BALL_RADIUS)
 
-    def judge(self, s: InterceptState, senses: Senses) -> dict[str, Tensor]:
-        in_goal = self._to_goal(s, senses) == 0
-        at_rest = ball_speed(senses) < REST_SPEED
+    def outcome(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:
+        in_goal = self._to_goal(s, data) == 0
+        at_rest = rest.at_rest(ball_speed(data))
         return {
-            "success": in_goal & at_rest & senses.responding,
+            "success": in_goal & at_rest & data.responding,
             "fail": torch.zeros_like(in_goal),
             "in_goal": in_goal,
             "at_rest": at_rest,
         }
 
-    def reward_terms(self, s: InterceptState, senses: Senses) -> dict[str, Tensor]:
+    def reward_terms(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:
         """``rest`` pays in the disc only: to move a stopped ball there costs nothing."""
-        remaining = self._to_goal(s, senses)
+        remaining = self._to_goal(s, data)
         in_goal = remaining == 0
-        still = rewards.still(senses.joint_speed)
-        slow = rewards.closeness(ball_speed(senses))
+        slow = rewards.closeness(ball_speed(data))
         return {
-            "reach": rewards.reach(senses.tcp[:, :3], senses.objects[:, 0, :3]),
+            "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "place": rewards.closeness(remaining),
             "rest": torch.where(in_goal, slow, torch.zeros_like(slow)),
-            "still": torch.where(in_goal, still, 0.2 * still),
+            "still": rewards.still_when(in_goal, data.joint_speed),
         }
 
-    def state_features(self, s: InterceptState, senses: Senses) -> dict[str, Tensor]:
-        return super().state_features(s, senses) | {"ball_to_goal": s.goal - senses.objects[:, 0, :2]}
+    def state_features(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:
+        return super().state_features(s, data) | {"ball_to_goal": s.goal - data.objects[:, 0, :2]}

@@ -10,11 +10,11 @@ from mani_skill.utils.structs import Actor
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS
-from mikasa_robo.core import rewards
-from mikasa_robo.core.env import Senses
+from mikasa_robo.core import rest, rewards
+from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 
-from .rolling_ball import REST_SPEED, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import RollingBallTask, RollingState, ball_speed, sample_roll
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
 
@@ -60,36 +60,35 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     def sample(self, u: Uniforms) -> InterceptGrabState:
         return sample_ball(u, self.speed_range)
 
-    def advance(self, s: InterceptGrabState, senses: Senses, touching: Tensor) -> None:
+    def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
         s.grasped = touching[:, 1:, 0].all(dim=1)  # links: hand, left finger, right finger
 
-    def _height(self, senses: Senses) -> Tensor:
+    def _height(self, data: StepData) -> Tensor:
         """(N,) of the ball's lowest point above the table, m."""
-        return senses.objects[:, 0, 2] - BALL_RADIUS
+        return data.objects[:, 0, 2] - BALL_RADIUS
 
-    def judge(self, s: InterceptGrabState, senses: Senses) -> dict[str, Tensor]:
-        lifted = self._height(senses) > LIFT_HEIGHT
-        at_rest = ball_speed(senses) < REST_SPEED
+    def outcome(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
+        lifted = self._height(data) > LIFT_HEIGHT
+        at_rest = rest.at_rest(ball_speed(data))
         return {
-            "success": s.grasped & lifted & at_rest & senses.static & senses.responding,
+            "success": s.grasped & lifted & at_rest & data.static & data.responding,
             "fail": torch.zeros_like(lifted),
             "grasped": s.grasped.clone(),
             "lifted": lifted,
             "at_rest": at_rest,
-            "static": senses.static,
+            "static": data.static,
         }
 
-    def reward_terms(self, s: InterceptGrabState, senses: Senses) -> dict[str, Tensor]:
-        height = self._height(senses)
+    def reward_terms(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
+        height = self._height(data)
         held = s.grasped & (height > LIFT_HEIGHT)
-        still = rewards.still(senses.joint_speed)
-        grasped = s.grasped.to(still.dtype)
+        grasped = s.grasped.to(height.dtype)
         return {
-            "reach": rewards.reach(senses.tcp[:, :3], senses.objects[:, 0, :3]),
+            "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": grasped,
             "lift": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
-            "still": torch.where(held, still, 0.2 * still),
+            "still": rewards.still_when(held, data.joint_speed),
         }
 
-    def state_features(self, s: InterceptGrabState, senses: Senses) -> dict[str, Tensor]:
-        return super().state_features(s, senses) | {"grasped": s.grasped}
+    def state_features(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
+        return super().state_features(s, data) | {"grasped": s.grasped}

@@ -25,5 +25,5 @@ class RememberColor(RememberTask):
     def build_candidate(self, index: int) -> Actor:
         return build_colored_cube(self.scene, index)
 
-    def codes(self) -> Tensor:
+    def object_features(self) -> Tensor:
         return color_codes(range(self.n))

@@ -31,5 +31,5 @@ class RememberShape(RememberTask):
     def heights(self) -> Sequence[float]:
         return [resting_height(shape) for shape in SHAPES[: self.n]]
 
-    def codes(self) -> Tensor:
+    def object_features(self) -> Tensor:
         return shape_codes(range(self.n))

@@ -74,7 +74,7 @@ class RememberShapeAndColor(ChoiceTask):
     def oracle(self, s: ChoiceState) -> Tensor:
         return torch.cat([torch.div(s.target, self.colors, rounding_mode="floor"), s.target % self.colors], dim=1)
 
-    def codes(self) -> Tensor:
+    def object_features(self) -> Tensor:
         shapes, colors = zip(*self._pairs(), strict=True)
         names = list(COLORS)
         return torch.cat(

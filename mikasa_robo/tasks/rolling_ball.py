@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.sampling import Uniforms, between, upright
 
 SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
@@ -26,7 +26,6 @@ START_Y = (-0.9, -0.65)  # m
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball goes on rolling without slipping. Over the 1.2 m to the far end of the
 farthest disc it takes 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays put."""
-REST_SPEED = 0.05  # m/s
 
 
 def speed_range_of(speed: str, speed_range: Sequence[float] | None) -> tuple[float, float]:
@@ -109,7 +108,7 @@ class RollingBallTask(MemoryEnv[S]):
     def touchable(self, objects: list[Actor]) -> list[Actor]:
         return objects[:1]
 
-    def velocities(self, s: S) -> Tensor:
+    def initial_velocities(self, s: S) -> Tensor:
         start = torch.zeros(len(s.start), len(self.objects), 6, device=s.start.device)
         start[:, 0] = rolling(s.velocity)
         return start
@@ -118,25 +117,25 @@ class RollingBallTask(MemoryEnv[S]):
         on_view = torch.ones(len(s.start), 1, dtype=torch.bool, device=s.start.device)
         return on_view, upright(s.start)[:, None]
 
-    def perceive(self, s: S, senses: Senses) -> tuple[Tensor, Tensor]:
+    def visible_poses(self, s: S, data: StepData) -> tuple[Tensor, Tensor]:
         """A ball looks alike from all sides: how far it has turned, and so its speed, is not to be seen."""
-        poses = senses.objects[..., :7].clone()
+        poses = data.objects[..., :7].clone()
         poses[:, 0, 3:] = poses.new_tensor([1.0, 0.0, 0.0, 0.0])
-        return self.layout(s, senses.elapsed)[0], poses
+        return self.layout(s, data.elapsed)[0], poses
 
     def oracle(self, s: S) -> Tensor:
         return s.velocity.clone()
 
-    def state_features(self, s: S, senses: Senses) -> dict[str, Tensor]:
-        ball = senses.objects[:, 0]
+    def state_features(self, s: S, data: StepData) -> dict[str, Tensor]:
+        ball = data.objects[:, 0]
         return {
             "start_velocity": s.velocity,
             "ball_velocity": ball[:, 7:10],
-            "tcp_to_ball": ball[:, :3] - senses.tcp[:, :3],
-            "fingers": senses.fingers,
+            "tcp_to_ball": ball[:, :3] - data.tcp[:, :3],
+            "fingers": data.fingers,
         }
 
 
-def ball_speed(senses: Senses) -> Tensor:
+def ball_speed(data: StepData) -> Tensor:
     """(N,) m/s, of the ball's centre against the table, over the last control step."""
-    return senses.speeds[:, 0]
+    return data.speeds[:, 0]

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_peg
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
-from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core import rest, rewards
+from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between
-from mikasa_robo.core.symmetry import PEG_ROTATIONS, folded
+from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 
 HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
 JITTER = 0.1  # m, of the peg's centre in x and in y
@@ -25,8 +25,7 @@ TOLERANCE = 0.1  # rad
 LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by whether the peg may have to be turned both ways
 NEAR = 0.05  # m: farther from its start in x or in y the peg has been moved away (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
-REST_SPEED, REST_TURN = 0.05, 0.2  # m/s, rad/s
-SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
+REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
 STANDING = 0.1  # a peg whose axis is so short as seen from above stands on end: which way it points is not to be told
 
 
@@ -53,6 +52,17 @@ def tilt(q: Tensor) -> tuple[Tensor, Tensor]:
 def wrapped(angle: Tensor) -> Tensor:
     """The same angle in (-π, π]."""
     return math.pi - torch.remainder(math.pi - angle, 2 * math.pi)
+
+
+def stays_in_place(start: Tensor, peg: Tensor) -> Tensor:
+    """(N,) bool: the centre of the peg (N, ≥ 3) is within `NEAR` of ``start`` (N, ≥ 2) in x and in y."""
+    return ((peg[:, :2] - start[:, :2]).abs() < NEAR).all(dim=-1)
+
+
+def is_level(peg: Tensor) -> Tensor:
+    """(N,) bool: roll and pitch of the peg (N, ≥ 7) are within `LEVEL`."""
+    roll, pitch = tilt(peg[:, 3:7])
+    return (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
 
 
 def angle_range_of(both_ways: bool, angle_range: Sequence[float] | None) -> tuple[float, float]:
@@ -159,25 +169,29 @@ class Rotate(MemoryEnv[RotateState]):
     def layout(self, s: RotateState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return (self.timeline.phase(elapsed) != DELAY)[:, None], s.start[:, None].clone()
 
-    def advance(self, s: RotateState, senses: Senses, touching: Tensor) -> None:
-        q = senses.objects[:, 0, 3:7]
+    def update_state(self, s: RotateState, data: StepData, touching: Tensor) -> None:
+        q = data.objects[:, 0, 3:7]
         lying = torch.linalg.norm(long_axis(q)[:, :2], dim=-1) > STANDING
         # before and at the first step of the response phase the peg is only just put there
-        counts = lying & (senses.elapsed > self.timeline.response_start)
+        counts = lying & (data.elapsed > self.timeline.response_start)
         now = torch.where(counts, heading(q), s.heading.to(torch.float64))
         turn = wrapped(now - s.heading)
         s.spin = turn.abs().to(torch.float32) * self.control_freq
         s.turned = (s.turned + turn).to(torch.float32)
         s.heading = now.to(torch.float32)
-        s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
-        rests = (senses.elapsed > self.timeline.response_start) & self._at_rest(s, senses) & senses.static
-        s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
+        s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
+        rests = (data.elapsed > self.timeline.response_start) & self._at_rest(s, data) & data.static
+        s.rested = rest.count_rest(s.rested, rests)
         elsewhere = (s.turned.abs() > TOLERANCE) & ((s.target - s.turned).abs() >= TOLERANCE)
-        s.mistaken = s.mistaken | (elsewhere & (s.rested >= SET_DOWN))
+        s.mistaken = s.mistaken | (elsewhere & rest.set_down(s.rested))
 
     @staticmethod
-    def _at_rest(s: RotateState, senses: Senses) -> Tensor:
-        return (senses.speeds[:, 0] < REST_SPEED) & (s.spin < REST_TURN)
+    def _facing(s: RotateState) -> Tensor:
+        return (s.target - s.turned).abs() < TOLERANCE
+
+    @staticmethod
+    def _at_rest(s: RotateState, data: StepData) -> Tensor:
+        return rest.at_rest(data.speeds[:, 0]) & (s.spin < REST_TURN)
 
     def prompt(self, s: RotateState) -> Tensor:
         return s.target[:, None].clone()
@@ -185,50 +199,48 @@ class Rotate(MemoryEnv[RotateState]):
     def oracle(self, s: RotateState) -> Tensor:
         return (s.target - s.turned)[:, None]
 
-    def perceive(self, s: RotateState, senses: Senses) -> tuple[Tensor, Tensor]:
-        poses = senses.objects[..., :7].clone()
-        poses[:, 0, 3:] = folded(poses[:, 0, 3:], PEG_ROTATIONS)
-        return self.layout(s, senses.elapsed)[0], poses
+    def visible_poses(self, s: RotateState, data: StepData) -> tuple[Tensor, Tensor]:
+        poses = data.objects[..., :7].clone()
+        poses[:, 0, 3:] = canonical_rotation(poses[:, 0, 3:], PEG_ROTATIONS)
+        return self.layout(s, data.elapsed)[0], poses
 
-    def judge(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
-        peg = senses.objects[:, 0]
-        facing = (s.target - s.turned).abs() < TOLERANCE
-        in_place = ((peg[:, :2] - s.start[:, :2]).abs() < NEAR).all(dim=-1)
-        roll, pitch = tilt(peg[:, 3:7])
-        level = (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
+    def outcome(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
+        peg = data.objects[:, 0]
+        facing, in_place, level = self._facing(s), stays_in_place(s.start, peg), is_level(peg)
         fail = s.mistaken & (self.on_mistake == "fail")
-        success = facing & (s.rested >= SET_DOWN) & senses.static & senses.responding & ~fail
+        success = facing & rest.set_down(s.rested) & data.static & data.responding & ~fail
         return {
             "success": success & in_place & level if self.strict else success,
             "fail": fail,
             "mistake": s.mistaken.clone(),
             "facing": facing,
-            "at_rest": self._at_rest(s, senses),
+            "at_rest": self._at_rest(s, data),
             "in_place": in_place,
             "level": level,
-            "static": senses.static,
+            "static": data.static,
         }
 
-    def reward_terms(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
+    def reward_terms(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
         """``progress`` rises all the way to the target, from either side; ``align`` asks for fingers on both long sides."""
-        peg = senses.objects[:, 0]
-        remaining = (s.target - s.turned).abs()
-        still = rewards.still(senses.joint_speed)
+        peg = data.objects[:, 0]
+        done = self._facing(s)
+        if self.strict:
+            done = done & stays_in_place(s.start, peg) & is_level(peg)
         terms = {
-            "reach": rewards.reach(senses.tcp[:, :3], peg[:, :3]),
-            "align": 1 - self._in_hand(senses)[1] ** 2,
-            "grasp": s.grasped.to(still.dtype),
-            "progress": rewards.closeness(remaining, sharpness=1.0),
-            "still": torch.where((remaining < TOLERANCE) | ~senses.responding, still, 0.2 * still),
+            "reach": rewards.reach(data.tcp[:, :3], peg[:, :3]),
+            "align": 1 - self._in_hand(data)[1] ** 2,
+            "grasp": s.grasped.to(peg.dtype),
+            "progress": rewards.closeness((s.target - s.turned).abs(), sharpness=1.0),
+            "still": rewards.still_when(done | ~data.responding, data.joint_speed),
         }
         if self.strict:
             up = 1 - 2 * (peg[:, 4] ** 2 + peg[:, 5] ** 2)  # z component of the peg's z axis
-            away = torch.linalg.norm(self._away(s, senses)[:, :2], dim=-1)
+            away = torch.linalg.norm(self._away(s, data)[:, :2], dim=-1)
             terms["place"] = rewards.closeness(away) * up.clamp(0, 1)
         return terms
 
     @staticmethod
-    def _in_hand(s: Senses) -> tuple[Tensor, Tensor]:
+    def _in_hand(s: StepData) -> tuple[Tensor, Tensor]:
         """Cosines (N,) between the peg's long axis and the hand's x axis, and the way in which the fingers open (y)."""
         w, x, y, z = s.tcp[:, 3:].unbind(-1)
         hand_x = long_axis(s.tcp[:, 3:])
@@ -236,14 +248,14 @@ class Rotate(MemoryEnv[RotateState]):
         axis = long_axis(s.objects[:, 0, 3:7])
         return (hand_x * axis).sum(dim=-1), (hand_y * axis).sum(dim=-1)
 
-    def _away(self, s: RotateState, senses: Senses) -> Tensor:
+    def _away(self, s: RotateState, data: StepData) -> Tensor:
         """(N, 3) from the peg's centre to where it was at the start, m."""
-        return s.start[:, :3] - senses.objects[:, 0, :3]
+        return s.start[:, :3] - data.objects[:, 0, :3]
 
-    def state_features(self, s: RotateState, senses: Senses) -> dict[str, Tensor]:
-        peg, tcp = senses.objects[:, 0], senses.tcp[:, :3]
-        shown = self.layout(s, senses.elapsed)[0]
-        axis, (along, across) = long_axis(peg[:, 3:7]), self._in_hand(senses)
+    def state_features(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
+        peg, tcp = data.objects[:, 0], data.tcp[:, :3]
+        shown = self.layout(s, data.elapsed)[0]
+        axis, (along, across) = long_axis(peg[:, 3:7]), self._in_hand(data)
         to_peg = peg[:, :3] - tcp
         features = {
             "turned": s.turned,
@@ -253,14 +265,14 @@ class Rotate(MemoryEnv[RotateState]):
             "peg_axis": axis * shown,
             # cosine and sine of twice the angle: the same for either end
             "peg_in_hand": torch.stack([along**2 - across**2, 2 * along * across], dim=1) * shown,
-            "speed": senses.speeds[:, 0],
+            "speed": data.speeds[:, 0],
             "spin": s.spin,
             "grasped": s.grasped,
-            "rested": s.rested / SET_DOWN,
-            "fingers": senses.fingers,
+            "rested": s.rested / rest.REST_STEPS,
+            "fingers": data.fingers,
         }
         if self.strict:
-            features["peg_to_start"] = self._away(s, senses) * shown
+            features["peg_to_start"] = self._away(s, data) * shown
         return features
 
 

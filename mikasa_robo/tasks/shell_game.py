@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS, build_ball, build_mug
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
-from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core import rest, rewards
+from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
@@ -27,7 +27,6 @@ ZONE_RADIUS = 0.1  # m
 LIFT_HEIGHT = 0.1  # m above the table, of the mug's lowest point
 MOVED = 0.05  # m: a wrong mug moved so far is a mistake (Push)
 LIFTED = 0.02  # m: a wrong mug lifted so high is a mistake (Pick)
-REST_SPEED = 0.05  # m/s
 MUG_COLOR = (0.55, 0.38, 0.24, 1.0)
 
 SCALES: dict[str, dict[str, float]] = {
@@ -150,13 +149,13 @@ class ShellGame(MemoryEnv[ShellState]):
     def layout(self, s: ShellState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return shell_layout(s, self.timeline.phase(elapsed))
 
-    def advance(self, s: ShellState, senses: Senses, touching: Tensor) -> None:
+    def update_state(self, s: ShellState, data: StepData, touching: Tensor) -> None:
         wanted = torch.nn.functional.one_hot(s.target, MUGS).to(torch.bool)
-        s.held, new = hold_touches(s.held, touching.any(dim=1), senses.responding)
+        s.held, new = hold_touches(s.held, touching.any(dim=1), data.responding)
         s.counted, wrong_touch = record_touches(new, s.counted, wanted)
         # links: hand, left finger, right finger
-        s.grasped = (touching[:, 1:] & wanted[:, None]).any(dim=2).all(dim=1) & senses.responding
-        mugs = senses.objects[:, 1:]
+        s.grasped = (touching[:, 1:] & wanted[:, None]).any(dim=2).all(dim=1) & data.responding
+        mugs = data.objects[:, 1:]
         if self.mode == "touch":
             mistake = wrong_touch
         elif self.mode == "push":
@@ -165,19 +164,19 @@ class ShellGame(MemoryEnv[ShellState]):
         else:
             mistake = ((lowest_point(mugs[..., :7]) > LIFTED) & ~wanted).any(dim=1)
         # at the first step of the response phase the mugs are only just put there
-        settled = senses.elapsed > self.timeline.response_start
+        settled = data.elapsed > self.timeline.response_start
         s.mistaken = s.mistaken | (mistake & settled)
 
-    def perceive(self, s: ShellState, senses: Senses) -> tuple[Tensor, Tensor]:
-        visible, _ = self.layout(s, senses.elapsed)
-        poses = senses.objects[..., :7]
+    def visible_poses(self, s: ShellState, data: StepData) -> tuple[Tensor, Tensor]:
+        visible, _ = self.layout(s, data.elapsed)
+        poses = data.objects[..., :7]
         inside = covered(poses[:, 0, :3], poses[:, 1:]).any(dim=1)
         visible = visible.clone()
         visible[:, 0] &= ~inside
         return visible, poses
 
-    def _right_mug(self, s: ShellState, senses: Senses) -> Tensor:
-        return senses.objects[:, 1:].gather(1, s.target[:, None, None].expand(-1, 1, 13))[:, 0]
+    def _right_mug(self, s: ShellState, data: StepData) -> Tensor:
+        return data.objects[:, 1:].gather(1, s.target[:, None, None].expand(-1, 1, 13))[:, 0]
 
     def _goal(self, s: ShellState) -> Tensor:
         """(N, 2) x and y of the middle of the zone, m."""
@@ -185,65 +184,63 @@ class ShellGame(MemoryEnv[ShellState]):
         goal[:, 0] += PUSH_DISTANCE
         return goal
 
-    def judge(self, s: ShellState, senses: Senses) -> dict[str, Tensor]:
-        mug = self._right_mug(s, senses)
+    def outcome(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._right_mug(s, data)
         touched = s.counted.any(dim=1)
         in_zone = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1) < ZONE_RADIUS
-        at_rest = senses.speeds[:, 1:].gather(1, s.target[:, None])[:, 0] < REST_SPEED
+        at_rest = rest.at_rest(data.speeds[:, 1:].gather(1, s.target[:, None])[:, 0])
         lifted = lowest_point(mug[:, :7]) > LIFT_HEIGHT
-        done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & senses.responding
+        done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & data.responding
         fail = s.mistaken & (self.on_mistake == "fail")
         return {
-            "success": done & senses.static & ~fail,
+            "success": done & data.static & ~fail,
             "fail": fail,
             "touched": touched,
-            "in_zone": in_zone & senses.responding,
-            "lifted": lifted & senses.responding,
+            "in_zone": in_zone & data.responding,
+            "lifted": lifted & data.responding,
             "mistake": s.mistaken.clone(),
-            "static": senses.static,
+            "static": data.static,
         }
 
-    def reward_terms(self, s: ShellState, senses: Senses) -> dict[str, Tensor]:
-        mug = self._right_mug(s, senses)
-        tcp = senses.tcp[:, :3]
-        still = rewards.still(senses.joint_speed)
+    def reward_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._right_mug(s, data)
+        tcp = data.tcp[:, :3]
         if self.mode == "touch":
             touched = s.counted.any(dim=1)
-            one = torch.ones_like(still)
-            held = s.held.gather(1, s.target[:, None])[:, 0].to(still.dtype) / HOLD_STEPS
+            one = torch.ones_like(tcp[:, 0])
+            held = s.held.gather(1, s.target[:, None])[:, 0].to(one.dtype) / HOLD_STEPS
             return {
                 "reach": torch.where(touched, one, rewards.reach(tcp, mug[:, :3])),
                 "touch": torch.where(touched, one, held),
-                "still": still,
+                "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
             }
         if self.mode == "push":
             behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=tcp.device)
             remaining = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1)
             in_zone = remaining < ZONE_RADIUS
             return {
-                "reach": torch.where(in_zone, torch.ones_like(still), rewards.reach(tcp, behind)),
+                "reach": torch.where(in_zone, 1.0, rewards.reach(tcp, behind)),
                 "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
-                "still": torch.where(in_zone | ~senses.responding, still, 0.2 * still),
+                "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
             }
         height = lowest_point(mug[:, :7])
-        grasped = s.grasped.to(still.dtype)
-        lifted = height > LIFT_HEIGHT
+        grasped = s.grasped.to(tcp.dtype)
         return {
             "reach": rewards.reach(tcp, mug[:, :3]),
             "grasp": grasped,
             "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
-            "still": torch.where(lifted | ~senses.responding, still, 0.2 * still),
+            "still": rewards.still_when((height > LIFT_HEIGHT) | ~data.responding, data.joint_speed),
         }
 
     def oracle(self, s: ShellState) -> Tensor:
         return s.target[:, None].clone()
 
-    def state_features(self, s: ShellState, senses: Senses) -> dict[str, Tensor]:
-        mug = self._right_mug(s, senses)
-        responding = senses.responding[:, None]
+    def state_features(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._right_mug(s, data)
+        responding = data.responding[:, None]
         features = {
             "target": torch.nn.functional.one_hot(s.target, MUGS),
-            "tcp_to_target": (mug[:, :3] - senses.tcp[:, :3]) * responding,
+            "tcp_to_target": (mug[:, :3] - data.tcp[:, :3]) * responding,
             "held": s.held / HOLD_STEPS,
             "counted": s.counted,
         }
@@ -251,5 +248,5 @@ class ShellGame(MemoryEnv[ShellState]):
             features["target_to_goal"] = (self._goal(s) - mug[:, :2]) * responding
         if self.mode == "pick":
             features["grasped"] = s.grasped
-            features["fingers"] = senses.fingers
+            features["fingers"] = data.fingers
         return features

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_cube, build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
-from mikasa_robo.core.env import MemoryEnv, Senses
+from mikasa_robo.core import rest, rewards
+from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
-from mikasa_robo.core.symmetry import CUBE_ROTATIONS, folded
+from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
 
 HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
@@ -25,16 +25,6 @@ GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region: at most half of the 0.15 m between them where they are nearest
 MIDDLE = 0.005  # m: the least tolerance of the goal's middle
-LYING = 0.01  # m: a cube whose centre is so near the height at which it lies is on the table
-REST_SPEED = 0.05  # m/s
-SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
-
-
-def outside(xyz: Tensor, centre: Tensor, radius: float) -> Tensor:
-    """(N,) how far a cube's centre (N, 3) is from lying within ``radius`` of ``centre`` (N, 2), m; 0 where it does."""
-    across = (torch.linalg.norm(xyz[:, :2] - centre, dim=-1) - radius).clamp(min=0)
-    above = ((xyz[:, 2] - HALF_SIZE).abs() - LYING).clamp(min=0)
-    return torch.hypot(across, above)
 
 
 @dataclass
@@ -147,74 +137,77 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         visible = torch.stack([on_view, on_view & ~s.reached, on_view & s.reached], dim=1)
         return visible, torch.stack([upright(s.start), disc, disc], dim=1)
 
-    def advance(self, s: TakeItBackState, senses: Senses, touching: Tensor) -> None:
+    def update_state(self, s: TakeItBackState, data: StepData, touching: Tensor) -> None:
         # before and at the first step of the response phase the cube is only just put there
-        acted = senses.elapsed > self.timeline.response_start
-        s.reached = s.reached | (acted & (self._to_middle(s, senses) == 0))
-        s.grasped = touching[:, 1:, 0].all(dim=1) & senses.responding  # links: hand, left finger, right finger
-        lying = (senses.objects[:, 0, 2] - HALF_SIZE).abs() < LYING
-        rests = acted & lying & self._at_rest(senses) & senses.static
-        s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
-        on_goal = outside(senses.objects[:, 0, :3], s.goal, self.goal_radius) == 0
-        elsewhere = ~on_goal & (self._to_region(s, senses) > 0)
-        s.mistaken = s.mistaken | (s.reached & (s.rested >= SET_DOWN) & elsewhere)
+        acted = data.elapsed > self.timeline.response_start
+        s.reached = s.reached | (acted & (self._to_middle(s, data) == 0))
+        s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
+        lying = rest.lying(data.objects[:, 0, 2], HALF_SIZE)
+        rests = acted & lying & self._at_rest(data) & data.static
+        s.rested = rest.count_rest(s.rested, rests)
+        on_goal = self._to_area(s.goal, self.goal_radius, data) == 0
+        elsewhere = ~on_goal & (self._to_region(s, data) > 0)
+        s.mistaken = s.mistaken | (s.reached & rest.set_down(s.rested) & elsewhere)
 
     @staticmethod
-    def _at_rest(senses: Senses) -> Tensor:
-        return senses.speeds[:, 0] < REST_SPEED
+    def _at_rest(data: StepData) -> Tensor:
+        return rest.at_rest(data.speeds[:, 0])
 
-    def perceive(self, s: TakeItBackState, senses: Senses) -> tuple[Tensor, Tensor]:
-        poses = senses.objects[..., :7].clone()
-        poses[:, 0, 3:] = folded(poses[:, 0, 3:], CUBE_ROTATIONS)
-        return self.layout(s, senses.elapsed)[0], poses
+    def visible_poses(self, s: TakeItBackState, data: StepData) -> tuple[Tensor, Tensor]:
+        poses = data.objects[..., :7].clone()
+        poses[:, 0, 3:] = canonical_rotation(poses[:, 0, 3:], CUBE_ROTATIONS)
+        return self.layout(s, data.elapsed)[0], poses
 
-    def _to_middle(self, s: TakeItBackState, senses: Senses) -> Tensor:
-        return outside(senses.objects[:, 0, :3], s.goal, self.goal_tolerance)
+    @staticmethod
+    def _to_area(centre: Tensor, radius: float, data: StepData) -> Tensor:
+        return rest.distance_to_area(data.objects[:, 0, :3], centre, radius, HALF_SIZE)
 
-    def _to_region(self, s: TakeItBackState, senses: Senses) -> Tensor:
-        return outside(senses.objects[:, 0, :3], s.start[:, :2], self.region_radius)
+    def _to_middle(self, s: TakeItBackState, data: StepData) -> Tensor:
+        return self._to_area(s.goal, self.goal_tolerance, data)
 
-    def judge(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
-        in_region = self._to_region(s, senses) == 0
+    def _to_region(self, s: TakeItBackState, data: StepData) -> Tensor:
+        return self._to_area(s.start[:, :2], self.region_radius, data)
+
+    def outcome(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
+        in_region = self._to_region(s, data) == 0
         fail = s.mistaken & (self.on_mistake == "fail")
         return {
-            "success": s.reached & in_region & (s.rested >= SET_DOWN) & ~fail,
+            "success": s.reached & in_region & rest.set_down(s.rested) & ~fail,
             "fail": fail,
             "mistake": s.mistaken.clone(),
             "reached": s.reached.clone(),
             "in_region": in_region,
-            "at_rest": self._at_rest(senses),
-            "static": senses.static,
+            "at_rest": self._at_rest(data),
+            "static": data.static,
         }
 
-    def reward_terms(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
+    def reward_terms(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
         """``progress`` counts both legs, half each: reaching the goal never costs anything."""
         way = torch.linalg.norm(s.goal - s.start[:, :2], dim=-1)
-        there = 1 - self._to_middle(s, senses) / (way - self.goal_tolerance)
-        back = 1 - self._to_region(s, senses) / (way - self.region_radius)
-        arrived = s.reached & (self._to_region(s, senses) == 0)
-        still = rewards.still(senses.joint_speed)
+        there = 1 - self._to_middle(s, data) / (way - self.goal_tolerance)
+        back = 1 - self._to_region(s, data) / (way - self.region_radius)
+        arrived = s.reached & (self._to_region(s, data) == 0)
         return {
-            "reach": rewards.reach(senses.tcp[:, :3], senses.objects[:, 0, :3]),
-            "grasp": s.grasped.to(still.dtype),
+            "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
+            "grasp": s.grasped.to(way.dtype),
             "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
-            "still": torch.where(arrived | ~senses.responding, still, 0.2 * still),
+            "still": rewards.still_when(arrived | ~data.responding, data.joint_speed),
         }
 
     def oracle(self, s: TakeItBackState) -> Tensor:
         return s.start.clone()
 
-    def state_features(self, s: TakeItBackState, senses: Senses) -> dict[str, Tensor]:
-        cube = senses.objects[:, 0]
-        shown = self.layout(s, senses.elapsed)[0][:, :1]
+    def state_features(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
+        cube = data.objects[:, 0]
+        shown = self.layout(s, data.elapsed)[0][:, :1]
         return {
             "start": s.start,
-            "tcp_to_cube": (cube[:, :3] - senses.tcp[:, :3]) * shown,
+            "tcp_to_cube": (cube[:, :3] - data.tcp[:, :3]) * shown,
             "cube_to_goal": (s.goal - cube[:, :2]) * shown,
             "cube_to_start": (s.start - cube[:, :3]) * shown,
             "cube_velocity": cube[:, 7:] * shown,
             "reached": s.reached,
             "grasped": s.grasped,
-            "rested": s.rested / SET_DOWN,
-            "fingers": senses.fingers,
+            "rested": s.rested / rest.REST_STEPS,
+            "fingers": data.fingers,
         }

@@ -34,11 +34,12 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from .arguments import ArgumentError
-from .environments import check_env_id
+from mikasa_robo.baselines.arguments import ArgumentError
+from mikasa_robo.baselines.environments import check_env_id
+from mikasa_robo.baselines.training import parse_args
+
 from .intervals import require_modules
 from .plot import read_column, read_progress
-from .training import parse_args
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -121,12 +122,12 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def _trainer(algorithm: str) -> Any:
-    return importlib.import_module(f"{__package__}.{algorithm.replace('-', '_')}")
+    return importlib.import_module(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}")
 
 
 def train_command(run: PlannedRun, run_dir: Path, resume: bool) -> list[str]:
     """`mikasa train` with as many torch threads as the run has cores, unless its options say otherwise."""
-    words = ["-m", "mikasa_robo.cli", "train", run.algorithm]
+    words = ["-m", "mikasa_robo.tools.cli", "train", run.algorithm]
     if resume:  # with the arguments that it was started with
         return [*words, "--resume", str(run_dir)]
     words += run.arguments(run_dir)
@@ -169,7 +170,7 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
     if not isinstance(options, dict):
         raise SweepError(f"options = {options!r} is not a table; write [options.{algorithms[0]}] above the options")
-    from mikasa_robo.cli import Algorithm
+    from .cli import Algorithm
 
     for algorithm in algorithms:
         if algorithm not in get_args(Algorithm):

@@ -21,8 +21,9 @@ from typing import Any
 import tyro
 
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.cli import _TRAIN_MODULES
 from mikasa_robo.sim.render import MEND, ending, rendering_problem
+
+from .cli import _TRAIN_MODULES
 
 __all__ = ["Check", "examine", "main"]
 

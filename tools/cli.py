@@ -81,13 +81,13 @@ class Sweep:
 
 
 _OWN_OPTIONS = {
-    "doctor": "mikasa_robo.doctor",
-    "eval": "mikasa_robo.baselines.evaluation_protocol",
-    "expert": "mikasa_robo.experts.command",
-    "record": "mikasa_robo.recording",
-    "report": "mikasa_robo.baselines.report",
-    "sweep": "mikasa_robo.baselines.sweep",
-    "gallery": "mikasa_robo.gallery",
+    "doctor": "mikasa_robo.tools.doctor",
+    "eval": "mikasa_robo.tools.evaluate",
+    "expert": "mikasa_robo.tools.expert",
+    "record": "mikasa_robo.tools.record",
+    "report": "mikasa_robo.tools.report",
+    "sweep": "mikasa_robo.tools.sweep",
+    "gallery": "mikasa_robo.tools.gallery",
 }
 """Commands whose module reads their options, --help among them, by its ``main(argv)``."""
 

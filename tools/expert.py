@@ -14,11 +14,10 @@ import tyro
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
+from mikasa_robo.experts.policies import OBS_MODE, Embodied, Expert, Forgetful, Random, Sweeper
+from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering, write_video
-
-from .evaluation import PolicyMaker, evaluate
-from .policies import OBS_MODE, Embodied, Expert, Forgetful, Random, Sweeper
-from .registry import has_skill, make_skill
 
 PolicyName = Literal["expert", "forgetful", "memoryless", "sweeper", "embodied", "random"]
 

@@ -16,9 +16,10 @@ import tyro
 from PIL import Image
 
 import mikasa_robo
-from mikasa_robo.recording import WHOLE_TABLE, Pictures, Player, View, play
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.utils.wrappers import RenderStepInfoWrapper
+
+from .record import WHOLE_TABLE, Pictures, Player, View, play
 
 __all__ = ["SCENES", "main"]
 

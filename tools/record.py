@@ -22,10 +22,8 @@ import mikasa_robo
 from mikasa_robo.baselines import ppo_lstm
 from mikasa_robo.baselines.arguments import read_env_kwargs
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy
-from mikasa_robo.baselines.evaluation_protocol import read_subject
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.experts.command import PolicyName, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.sim.render import RenderingUnavailableError
@@ -35,6 +33,9 @@ from mikasa_robo.utils.wrappers import (
     RenderStepInfoWrapper,
     with_task_info,
 )
+
+from .evaluate import read_subject
+from .expert import PolicyName, policy_maker
 
 __all__ = ["Frame", "Player", "main", "play"]
 

@@ -25,9 +25,9 @@ import torch
 import tyro
 from torch import Tensor
 
-from . import ppo_lstm, ppo_mlp
-from .arguments import ArgumentError, CommonArgs
-from .checkpoints import (
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.checkpoints import (
     PPO_LSTM,
     PPO_MLP,
     CheckpointError,
@@ -35,12 +35,13 @@ from .checkpoints import (
     load_policy,
     load_recurrent_policy,
 )
-from .environments import check_env_id
-from .evaluation import Evaluation, evaluate, torch_threads, wilson_interval
+from mikasa_robo.baselines.environments import check_env_id
+from mikasa_robo.baselines.evaluation import Evaluation, evaluate, torch_threads, wilson_interval
+from mikasa_robo.baselines.loggers import configure_logging, provenance
+from mikasa_robo.baselines.training import env_factory
+
 from .intervals import bootstrap_interval, require_modules, standard_error
-from .loggers import configure_logging, provenance
 from .report import EVALUATION_FORMAT, METRICS
-from .training import env_factory
 
 __all__ = ["EPISODES", "FIRST_SEED", "PAPER_EPISODES", "PAPER_RUNS", "Args", "evaluate_checkpoints", "main"]
 

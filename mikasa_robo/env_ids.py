@@ -1,0 +1,51 @@
+"""Environment IDs that name the module which registers them, as Gymnasium has it: ``"module:ID"``."""
+
+from __future__ import annotations
+
+import importlib
+
+__all__ = ["EnvIdError", "import_env_id", "split_env_id"]
+
+
+class EnvIdError(ValueError):
+    """An environment ID is malformed, or the module that it names cannot be imported."""
+
+
+def split_env_id(env_id: str) -> tuple[str | None, str]:
+    """The module and the bare ID of ``env_id``; the module is None where it names none.
+
+    >>> split_env_id("examples.point_back:PointBack-v0")
+    ('examples.point_back', 'PointBack-v0')
+
+    Raises:
+        EnvIdError: there is more than one colon, or nothing on one side of it.
+    """
+    module, colon, name = env_id.rpartition(":")
+    if not colon:
+        return None, env_id
+    if not name or not all(part.isidentifier() for part in module.split(".")):
+        raise EnvIdError(
+            f"{env_id!r} is not an environment ID: write 'ID' or 'module:ID', such as 'my_tasks:MyTask-v0'"
+        )
+    return module, name
+
+
+def import_env_id(env_id: str) -> str:
+    """Import the module that ``env_id`` names, if it names one, and return the bare ID.
+
+    This runs the module's code. Call it only for an ID that the user gave, never for one read from a file.
+
+    Raises:
+        EnvIdError: ``env_id`` is malformed, or its module does not exist. What the module itself raises is not caught.
+    """
+    module, name = split_env_id(env_id)
+    if module is not None:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and something that it imports is not
+            raise EnvIdError(
+                f"{env_id!r}: there is no module {error.name!r}; run this from the folder that holds it, or install it"
+            ) from error
+    return name
