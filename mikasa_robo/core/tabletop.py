@@ -15,10 +15,10 @@ from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
 from torch import Tensor
 
 from mikasa_robo.assets.low_poly import thin_out_ground
+from mikasa_robo.tensors import constant
 
 from .sampling import ROBOT_BASE_X
 from .seeds import SeededEnv
-from .tensors import constant
 
 START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
 """Joint positions at the start of an episode before noise: rad, and m for the two fingers."""
