@@ -20,14 +20,10 @@ def reads_wait(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def constant(values: Any, like: Tensor) -> Tensor:
-    """``values``, nested tuples of numbers, as a tensor with the dtype and the device of ``like``.
+@functools.cache
+def constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``values``, nested tuples of numbers, as a tensor.
 
     It is made once and shared, so do not write to it. ``torch.tensor`` and ``new_tensor`` copy from the host every time.
     """
-    return _constant(values, like.dtype, like.device)
-
-
-@functools.cache
-def _constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
