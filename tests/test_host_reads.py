@@ -134,8 +134,8 @@ def watched(env: MemoryEnv[Any], steps: int) -> tuple[Watch, Watch]:
     return stepping, resetting
 
 
-FAMILIES = {row.family: env_id for env_id, row in mikasa_robo.CATALOG.items()} | {
-    env_id: env_id for env_id in ("ShellGamePush-v0", "ShellGamePick-v0", "RotateStrictPos-v0")
+FAMILIES = {row.family: env_id for env_id, row in mikasa_robo.CATALOG.items() if row.family != "ShellGame"} | {
+    env_id: env_id for env_id in mikasa_robo.TASKS if env_id.startswith("ShellGame")
 }
 
 
