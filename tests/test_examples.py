@@ -58,6 +58,7 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo import catalog
 from mikasa_robo.catalog import CATALOG, TaskSpec
+from mikasa_robo.core.hooks import TaskHooks
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "examples" / "point_back.py"
@@ -333,7 +334,7 @@ def test_links_and_names_in_the_document_exist(example: ModuleType) -> None:
         assert (DOC.parent / target).exists(), target
     for path in re.findall(r"`((?:mikasa_robo|tests|examples|docs|baselines)/[\w./]+)`", text):
         assert (ROOT / path).exists(), path
-    abstract = [name for name, it in vars(example.MemoryEnv).items() if getattr(it, "__isabstractmethod__", False)]
+    abstract = [name for name, it in vars(TaskHooks).items() if getattr(it, "__isabstractmethod__", False)]
     assert len(abstract) >= 8
     for hook in [*abstract, "prompt", "initial_velocities", "object_features", "visible_poses", "touchable"]:
         assert f"`{hook}`" in text, f"the hook {hook} is not named"

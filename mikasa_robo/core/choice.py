@@ -12,6 +12,8 @@ from mani_skill.utils.structs import Actor
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mikasa_robo.tensors import constant
+
 from . import rewards
 from .env import MemoryEnv, StepData
 from .phases import CUE, RESPONSE
@@ -189,7 +191,9 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     def sample(self, u: Uniforms) -> ChoiceState:
         arrange = block_places if self.block else arc_places
-        return sample_choice(u, self.offered, self.wanted, torch.tensor(self.heights()), self.radius, arrange)
+        return sample_choice(
+            u, self.offered, self.wanted, constant(tuple(self.heights()), torch.float32, u.device), self.radius, arrange
+        )
 
     def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return choice_layout(s, elapsed, self.timeline.phase(elapsed), self.each, self.shown)

@@ -120,7 +120,7 @@ class RollingBallTask(MemoryEnv[S]):
     def visible_poses(self, s: S, data: StepData) -> tuple[Tensor, Tensor]:
         """A ball looks alike from all sides: how far it has turned, and so its speed, is not to be seen."""
         poses = data.objects[..., :7].clone()
-        poses[:, 0, 3:] = poses.new_tensor([1.0, 0.0, 0.0, 0.0])
+        poses[:, 0, 3], poses[:, 0, 4:] = 1.0, 0.0
         return self.layout(s, data.elapsed)[0], poses
 
     def oracle(self, s: S) -> Tensor:
