@@ -27,8 +27,8 @@ import tyro
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.experts.evaluation import Outcome, evaluate
+from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.registry import has_skill
-from mikasa_robo.tools.expert import PolicyName, policy_maker
 
 RUNS: tuple[tuple[str, PolicyName, str], ...] = (
     ("expert", "expert", "free"),

@@ -18,6 +18,7 @@ import gymnasium
 from gymnasium.envs.registration import WrapperSpec, parse_env_id
 
 from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
+from mikasa_robo.moved_modules import install_moved_modules
 
 if TYPE_CHECKING:
     from mikasa_robo.workers.env import WorkerEnv
@@ -134,3 +135,4 @@ def register_task(row: TaskSpec) -> None:
 
 
 _register(CATALOG)
+install_moved_modules()

@@ -43,7 +43,7 @@ class ObservationModeWrapper(TaskWrapper):
                 f"obs_mode={obs_mode!r} is one of ManiSkill's own, which only gymnasium.make can choose; join any of "
                 f"{', '.join(MODES)} with '+'"
             )
-        if modes.pictures and not task.scene.can_render():
+        if modes.images and not task.scene.can_render():
             raise ValueError(
                 f"obs_mode={obs_mode!r} needs pictures, but the environment was made without a renderer: give "
                 f"gymnasium.make that obs_mode, or render_backend={'gpu' if task.device.type == 'cuda' else 'cpu'!r}"

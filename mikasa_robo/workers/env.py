@@ -21,7 +21,7 @@ import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
-from mikasa_robo.sim.env import BATCHED, checked_env_idx, choose_sim_backend
+from mikasa_robo.sim.backend import BATCHED, checked_env_idx, choose_sim_backend
 
 from .nested import Path, flatten, is_batched, map_leaves, unflatten
 from .pool import WorkerError, WorkerPool
