@@ -67,13 +67,19 @@ def test_verdicts(scripts: tuple[Any, Any], project: Path, tmp_path: Path, old: 
     assert sorted(path.name for path in copy.rglob("*.py")) == ["lib.py", "test_lib.py"]
     before = (copy / "lib.py").read_text()
     mutation = mutate.Mutation("m", "lib.py", old, new, ("tests/test_lib.py::test_one",))
-    assert mutate.require_passing([mutation], copy) is None
+    assert mutate.find_broken([mutation], copy) == {}
     assert mutate.check(mutation, copy) == verdict
     assert (copy / "lib.py").read_text() == before == (project / "lib.py").read_text()
 
 
-def test_tests_that_fail_by_themselves_are_reported(scripts: tuple[Any, Any], project: Path) -> None:
+def test_a_mutation_whose_tests_fail_by_themselves_is_broken(scripts: tuple[Any, Any], project: Path) -> None:
     mutate, _ = scripts
-    (project / "lib.py").write_text("def one():\n    return 7\n")
-    mutation = mutate.Mutation("m", "lib.py", "return 7", "return 8", ("tests/test_lib.py::test_one",))
-    assert "assert 7 == 1" in (mutate.require_passing([mutation], project) or "")
+    with (project / "tests" / "test_lib.py").open("a") as file:
+        file.write("\n\ndef test_two():\n    assert lib.two() == 7\n")
+    mutations = [
+        mutate.Mutation(f"m{number}", "lib.py", f"return {number}", "return 8", (f"tests/test_lib.py::test_{name}",))
+        for number, name in ((1, "one"), (2, "two"))
+    ]
+    broken = mutate.find_broken(mutations, project)
+    assert list(broken) == ["m2"]
+    assert "assert 2 == 7" in broken["m2"]
