@@ -81,9 +81,9 @@ def copy_repository(root: Path, target: Path) -> None:
             (target / link).symlink_to(target / folder)
 
 
-def run_tests(tests: Iterable[str], root: Path) -> subprocess.CompletedProcess[str]:
-    """Runs pytest in ``root`` until the first failure. The return code is that of pytest, or 124 after the time limit."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+def run_tests(tests: Iterable[str], root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs pytest in ``root``, by default until the first failure. The return code is that of pytest, or 124 after the time limit."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *tests]
     # the bytecode of a file could be taken for that of its mutation, which may have the same size and time
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     try:
@@ -118,9 +118,16 @@ def check(mutation: Mutation, root: Path) -> Verdict:
 def find_broken(mutations: Sequence[Mutation], root: Path) -> dict[str, str]:
     """The mutations whose tests do not pass in the unchanged copy, by name, with the output of pytest."""
     tests = dict.fromkeys(test for mutation in mutations for test in mutation.tests)
-    if not tests or run_tests(tests, root).returncode == 0:
+    if not tests:
         return {}
-    runs = {tests: run_tests(tests, root) for tests in dict.fromkeys(mutation.tests for mutation in mutations)}
+    together = run_tests(tests, root, "--maxfail=0")
+    if together.returncode == 0:
+        return {}
+    if together.returncode == 1:
+        failed = [line.split()[1] for line in together.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return {m.name: together.stdout for m in mutations if any(f.startswith(t) for f in failed for t in m.tests)}
+    # a file that cannot be imported keeps pytest from running the others
+    runs = {chosen: run_tests(chosen, root) for chosen in dict.fromkeys(mutation.tests for mutation in mutations)}
     return {m.name: runs[m.tests].stdout + runs[m.tests].stderr for m in mutations if runs[m.tests].returncode}
 
 
