@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import STATIC_SPEED, StepData
+from mikasa_robo.core.rest import REST_SPEED
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 from mikasa_robo.experts.registry import make_skill
@@ -27,7 +28,6 @@ from mikasa_robo.tasks.rotate import (
     HALF_WIDTH,
     LEVEL,
     NEAR,
-    REST_SPEED,
     REST_TURN,
     TOLERANCE,
     Rotate,

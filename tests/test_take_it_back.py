@@ -29,6 +29,7 @@ from torch import Tensor
 from mikasa_robo.assets.bodies import DISC_THICKNESS
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import STATIC_SPEED, StepData
+from mikasa_robo.core.rest import REST_SPEED
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
 from mikasa_robo.experts.policies import Expert
@@ -36,10 +37,8 @@ from mikasa_robo.experts.skill import History, View
 from mikasa_robo.experts.taking_back import TakeItBackSkill
 from mikasa_robo.tasks.take_it_back import (
     HALF_SIZE,
-    REST_SPEED,
     TakeItBack,
     TakeItBackState,
-    outside,
     sample_start_and_goal,
 )
 
@@ -162,18 +161,6 @@ def test_perception_does_not_tell_how_often_the_cube_was_turned(env: Env) -> Non
     expected = torch.tensor([math.cos(math.radians(5)), 0.0, 0.0, math.sin(math.radians(5))])
     for quaternion in seen:
         assert torch.allclose(quaternion, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("distance", "lift", "expected"),
-    [(0.0, 0.0, 0.0), (0.0499, 0.0, 0.0), (0.06, 0.0, 0.01), (0.0, 0.009, 0.0), (0.0, 0.05, 0.04), (0.08, 0.05, 0.05)],
-)
-def test_how_far_from_lying_in_a_circle(distance: float, lift: float, expected: float) -> None:
-    centre = fresh().goal
-    xyz = torch.cat([centre + distance * directions(), torch.full((MANY, 1), HALF_SIZE + lift)], dim=1)
-    found = outside(xyz, centre, 0.05)
-    assert torch.allclose(found, torch.full((MANY,), expected), atol=1e-6)
-    assert bool(((found == 0) == (expected == 0)).all())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import os
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
@@ -25,6 +24,7 @@ from mani_skill.utils import common
 from torch import Tensor
 
 from mikasa_robo.assets.low_poly import low_poly_robots
+from mikasa_robo.checks import one_of, positive_int
 
 from .kinematics import BatchedCpuKinematics
 from .materials import undrawn_materials
@@ -61,16 +61,6 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
             f"sim_backend={sim_backend!r} needs a CUDA device, and torch sees none: use sim_backend='auto' or 'physx_cpu'"
         )
     return sim_backend
-
-
-def _positive_int(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
-    return number
 
 
 def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor:
@@ -119,13 +109,11 @@ class BatchedSimMixin(BaseEnv):
         parallel_in_single_scene: bool = False,
         **kwargs: Any,
     ) -> None:
-        num_envs = _positive_int("num_envs", num_envs)
+        num_envs = positive_int("num_envs", num_envs)
         self._kept_controllers: tuple[Tensor, list[tuple[Any, str, Tensor]]] | None = None
-        self._sim_threads = default_threads() if sim_threads is None else _positive_int("sim_threads", sim_threads)
+        self._sim_threads = default_threads() if sim_threads is None else positive_int("sim_threads", sim_threads)
         self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
-        if robot_visuals not in get_args(RobotVisuals):
-            raise ValueError(f"robot_visuals={robot_visuals!r} is not known: use 'auto', 'stock' or 'low_poly'")
-        self._robot_visuals = robot_visuals
+        self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = sim_backend == BATCHED or (sim_backend.split(":")[0] in _CPU_NAMES and num_envs > 1)
         if self._batched_cpu and parallel_in_single_scene:

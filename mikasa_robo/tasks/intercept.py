@@ -11,16 +11,15 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
+from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
-from .rolling_ball import REST_SPEED, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import RollingBallTask, RollingState, ball_speed, sample_roll
 
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
 GOAL_Y = (-0.2, 0.2)  # m
-LYING = 0.01  # m: a ball whose centre is so near the height at which it rolls is on the table
 
 
 @dataclass
@@ -79,14 +78,11 @@ class Intercept(RollingBallTask[InterceptState]):
 
     def _to_goal(self, s: InterceptState, data: StepData) -> Tensor:
         """(N,) how far the ball is from lying in the disc, m; 0 where it does."""
-        ball = data.objects[:, 0, :3]
-        across = (torch.linalg.norm(ball[:, :2] - s.goal, dim=-1) - GOAL_RADIUS).clamp(min=0)
-        above = ((ball[:, 2] - BALL_RADIUS).abs() - LYING).clamp(min=0)
-        return torch.hypot(across, above)
+        return rest.distance_to_area(data.objects[:, 0, :3], s.goal, GOAL_RADIUS, BALL_RADIUS)
 
     def outcome(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:
         in_goal = self._to_goal(s, data) == 0
-        at_rest = ball_speed(data) < REST_SPEED
+        at_rest = rest.at_rest(ball_speed(data))
         return {
             "success": in_goal & at_rest & data.responding,
             "fail": torch.zeros_like(in_goal),

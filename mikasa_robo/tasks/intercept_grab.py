@@ -10,11 +10,11 @@ from mani_skill.utils.structs import Actor
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS
-from mikasa_robo.core import rewards
+from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 
-from .rolling_ball import REST_SPEED, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import RollingBallTask, RollingState, ball_speed, sample_roll
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
 
@@ -69,7 +69,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
 
     def outcome(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
         lifted = self._height(data) > LIFT_HEIGHT
-        at_rest = ball_speed(data) < REST_SPEED
+        at_rest = rest.at_rest(ball_speed(data))
         return {
             "success": s.grasped & lifted & at_rest & data.static & data.responding,
             "fail": torch.zeros_like(lifted),

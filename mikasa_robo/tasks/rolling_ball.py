@@ -26,7 +26,6 @@ START_Y = (-0.9, -0.65)  # m
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball goes on rolling without slipping. Over the 1.2 m to the far end of the
 farthest disc it takes 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays put."""
-REST_SPEED = 0.05  # m/s
 
 
 def speed_range_of(speed: str, speed_range: Sequence[float] | None) -> tuple[float, float]:

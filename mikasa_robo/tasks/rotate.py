@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_peg
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
+from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between
@@ -25,8 +25,7 @@ TOLERANCE = 0.1  # rad
 LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by whether the peg may have to be turned both ways
 NEAR = 0.05  # m: farther from its start in x or in y the peg has been moved away (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
-REST_SPEED, REST_TURN = 0.05, 0.2  # m/s, rad/s
-SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
+REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
 STANDING = 0.1  # a peg whose axis is so short as seen from above stands on end: which way it points is not to be told
 
 
@@ -171,13 +170,13 @@ class Rotate(MemoryEnv[RotateState]):
         s.heading = now.to(torch.float32)
         s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
         rests = (data.elapsed > self.timeline.response_start) & self._at_rest(s, data) & data.static
-        s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
+        s.rested = rest.count_rest(s.rested, rests)
         elsewhere = (s.turned.abs() > TOLERANCE) & ((s.target - s.turned).abs() >= TOLERANCE)
-        s.mistaken = s.mistaken | (elsewhere & (s.rested >= SET_DOWN))
+        s.mistaken = s.mistaken | (elsewhere & rest.set_down(s.rested))
 
     @staticmethod
     def _at_rest(s: RotateState, data: StepData) -> Tensor:
-        return (data.speeds[:, 0] < REST_SPEED) & (s.spin < REST_TURN)
+        return rest.at_rest(data.speeds[:, 0]) & (s.spin < REST_TURN)
 
     def prompt(self, s: RotateState) -> Tensor:
         return s.target[:, None].clone()
@@ -197,7 +196,7 @@ class Rotate(MemoryEnv[RotateState]):
         roll, pitch = tilt(peg[:, 3:7])
         level = (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
         fail = s.mistaken & (self.on_mistake == "fail")
-        success = facing & (s.rested >= SET_DOWN) & data.static & data.responding & ~fail
+        success = facing & rest.set_down(s.rested) & data.static & data.responding & ~fail
         return {
             "success": success & in_place & level if self.strict else success,
             "fail": fail,
@@ -256,7 +255,7 @@ class Rotate(MemoryEnv[RotateState]):
             "speed": data.speeds[:, 0],
             "spin": s.spin,
             "grasped": s.grasped,
-            "rested": s.rested / SET_DOWN,
+            "rested": s.rested / rest.REST_STEPS,
             "fingers": data.fingers,
         }
         if self.strict:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS, build_ball, build_mug
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
+from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
@@ -27,7 +27,6 @@ ZONE_RADIUS = 0.1  # m
 LIFT_HEIGHT = 0.1  # m above the table, of the mug's lowest point
 MOVED = 0.05  # m: a wrong mug moved so far is a mistake (Push)
 LIFTED = 0.02  # m: a wrong mug lifted so high is a mistake (Pick)
-REST_SPEED = 0.05  # m/s
 MUG_COLOR = (0.55, 0.38, 0.24, 1.0)
 
 SCALES: dict[str, dict[str, float]] = {
@@ -189,7 +188,7 @@ class ShellGame(MemoryEnv[ShellState]):
         mug = self._right_mug(s, data)
         touched = s.counted.any(dim=1)
         in_zone = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1) < ZONE_RADIUS
-        at_rest = data.speeds[:, 1:].gather(1, s.target[:, None])[:, 0] < REST_SPEED
+        at_rest = rest.at_rest(data.speeds[:, 1:].gather(1, s.target[:, None])[:, 0])
         lifted = lowest_point(mug[:, :7]) > LIFT_HEIGHT
         done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & data.responding
         fail = s.mistaken & (self.on_mistake == "fail")

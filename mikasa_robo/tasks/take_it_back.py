@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_cube, build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.core import rewards
+from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
@@ -25,16 +25,6 @@ GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region: at most half of the 0.15 m between them where they are nearest
 MIDDLE = 0.005  # m: the least tolerance of the goal's middle
-LYING = 0.01  # m: a cube whose centre is so near the height at which it lies is on the table
-REST_SPEED = 0.05  # m/s
-SET_DOWN = 2  # control steps in a row at rest: as long as a touch has to be held to count
-
-
-def outside(xyz: Tensor, centre: Tensor, radius: float) -> Tensor:
-    """(N,) how far a cube's centre (N, 3) is from lying within ``radius`` of ``centre`` (N, 2), m; 0 where it does."""
-    across = (torch.linalg.norm(xyz[:, :2] - centre, dim=-1) - radius).clamp(min=0)
-    above = ((xyz[:, 2] - HALF_SIZE).abs() - LYING).clamp(min=0)
-    return torch.hypot(across, above)
 
 
 @dataclass
@@ -152,33 +142,37 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         acted = data.elapsed > self.timeline.response_start
         s.reached = s.reached | (acted & (self._to_middle(s, data) == 0))
         s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
-        lying = (data.objects[:, 0, 2] - HALF_SIZE).abs() < LYING
+        lying = rest.lying(data.objects[:, 0, 2], HALF_SIZE)
         rests = acted & lying & self._at_rest(data) & data.static
-        s.rested = torch.where(rests, (s.rested + 1).clamp(max=SET_DOWN), torch.zeros_like(s.rested))
-        on_goal = outside(data.objects[:, 0, :3], s.goal, self.goal_radius) == 0
+        s.rested = rest.count_rest(s.rested, rests)
+        on_goal = self._to_area(s.goal, self.goal_radius, data) == 0
         elsewhere = ~on_goal & (self._to_region(s, data) > 0)
-        s.mistaken = s.mistaken | (s.reached & (s.rested >= SET_DOWN) & elsewhere)
+        s.mistaken = s.mistaken | (s.reached & rest.set_down(s.rested) & elsewhere)
 
     @staticmethod
     def _at_rest(data: StepData) -> Tensor:
-        return data.speeds[:, 0] < REST_SPEED
+        return rest.at_rest(data.speeds[:, 0])
 
     def visible_poses(self, s: TakeItBackState, data: StepData) -> tuple[Tensor, Tensor]:
         poses = data.objects[..., :7].clone()
         poses[:, 0, 3:] = canonical_rotation(poses[:, 0, 3:], CUBE_ROTATIONS)
         return self.layout(s, data.elapsed)[0], poses
 
+    @staticmethod
+    def _to_area(centre: Tensor, radius: float, data: StepData) -> Tensor:
+        return rest.distance_to_area(data.objects[:, 0, :3], centre, radius, HALF_SIZE)
+
     def _to_middle(self, s: TakeItBackState, data: StepData) -> Tensor:
-        return outside(data.objects[:, 0, :3], s.goal, self.goal_tolerance)
+        return self._to_area(s.goal, self.goal_tolerance, data)
 
     def _to_region(self, s: TakeItBackState, data: StepData) -> Tensor:
-        return outside(data.objects[:, 0, :3], s.start[:, :2], self.region_radius)
+        return self._to_area(s.start[:, :2], self.region_radius, data)
 
     def outcome(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
         in_region = self._to_region(s, data) == 0
         fail = s.mistaken & (self.on_mistake == "fail")
         return {
-            "success": s.reached & in_region & (s.rested >= SET_DOWN) & ~fail,
+            "success": s.reached & in_region & rest.set_down(s.rested) & ~fail,
             "fail": fail,
             "mistake": s.mistaken.clone(),
             "reached": s.reached.clone(),
@@ -215,6 +209,6 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
             "cube_velocity": cube[:, 7:] * shown,
             "reached": s.reached,
             "grasped": s.grasped,
-            "rested": s.rested / SET_DOWN,
+            "rested": s.rested / rest.REST_STEPS,
             "fingers": data.fingers,
         }

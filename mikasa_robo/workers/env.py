@@ -19,8 +19,9 @@ from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
-from mikasa_robo.sim.env import _CUDA_NAMES, BATCHED, _positive_int, checked_env_idx, choose_sim_backend
+from mikasa_robo.sim.env import _CUDA_NAMES, BATCHED, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.stepping import default_threads
 
 from .crew import Crew, WorkerError
@@ -226,8 +227,8 @@ def _rows(nested: Any, rows: list[int]) -> Any:
 def _parts(env_id: str, num_envs: int, num_workers: int | None, kwargs: dict[str, Any]) -> list[Part]:
     """The environments of each worker, as even as may be. Raises ValueError or TypeError for what cannot work."""
     mikasa_robo.find_task(env_id)
-    num_envs = _positive_int("num_envs", num_envs)
-    count = min(default_threads(), num_envs) if num_workers is None else _positive_int("num_workers", num_workers)
+    num_envs = positive_int("num_envs", num_envs)
+    count = min(default_threads(), num_envs) if num_workers is None else positive_int("num_workers", num_workers)
     if count > num_envs:
         raise ValueError(
             f"num_workers={count} is more than num_envs={num_envs}: each worker needs an environment; "
@@ -244,7 +245,7 @@ def _parts(env_id: str, num_envs: int, num_workers: int | None, kwargs: dict[str
         backend = BATCHED  # for a worker with one environment too, so that all are simulated alike
     if kwargs.get("render_mode") == "human":
         raise ValueError("render_mode='human' opens a window for one process: use 'rgb_array', or mikasa_robo.make_env")
-    threads = _positive_int("sim_threads", kwargs.get("sim_threads", 1))
+    threads = positive_int("sim_threads", kwargs.get("sim_threads", 1))
     arguments = kwargs | {"sim_backend": backend, "sim_threads": threads}
     pickled = {name: _pickled(name, value) for name, value in arguments.items()}
     row = CATALOG[env_id]

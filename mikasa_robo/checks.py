@@ -1,0 +1,128 @@
+"""Checks of arguments. Each raises ValueError with the argument's name, its value and what is allowed.
+
+This module imports nothing of the package, so that every part of it can use these checks.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable
+from typing import Any
+
+__all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "whole_number"]
+
+
+def whole_number(name: str, value: Any, least: int = 0, most: int | None = None, unit: str = "") -> int:
+    """``value`` as an int between ``least`` and ``most``, both included.
+
+    Python's and NumPy's integers are accepted, booleans and floats are not.
+
+    Args:
+        name: the argument's name, for the message.
+        value: what the caller passed.
+        least: smallest value allowed.
+        most: largest value allowed; None: no limit.
+        unit: what is counted, such as "control steps", for the message.
+    """
+    whole = _as_int(value)
+    if whole is None or whole < least or (most is not None and whole > most):
+        of_what = f" of {unit}" if unit else ""
+        limits = f", at least {least}" if unit else f" of at least {least}"
+        if most is not None:
+            limits = f" from {least} to {most}"
+        raise ValueError(f"{name}={value!r} must be a whole number{of_what}{limits}")
+    return whole
+
+
+def positive_int(name: str, value: Any) -> int:
+    """``value`` as an int of at least 1."""
+    return whole_number(name, value, 1)
+
+
+def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf, unit: str = "") -> float:
+    """``value`` as a finite float between ``low`` and ``high``, both included.
+
+    Python's and NumPy's numbers are accepted, booleans and strings are not.
+
+    Args:
+        name: the argument's name, for the message.
+        value: what the caller passed.
+        low: smallest value allowed.
+        high: largest value allowed.
+        unit: such as "m", for the message.
+    """
+    real = _as_float(value)
+    if not (math.isfinite(real) and low <= real <= high):
+        after = f" {unit}" if unit else ""
+        limits = ""
+        if math.isfinite(low) and math.isfinite(high):
+            limits = f" from {low:g} to {high:g}{after}"
+        elif math.isfinite(low):
+            limits = f" of at least {low:g}{after}"
+        elif math.isfinite(high):
+            limits = f" of at most {high:g}{after}"
+        raise ValueError(f"{name}={value!r} must be a number{limits}")
+    return real
+
+
+def number_range(name: str, value: Any, low: float, high: float, unit: str = "") -> tuple[float, float]:
+    """``value`` as two floats (first, second) with ``low <= first <= second <= high``.
+
+    Args:
+        name: the argument's name, for the message.
+        value: what the caller passed; any sequence of two numbers.
+        low: smallest value allowed.
+        high: largest value allowed.
+        unit: such as "rad", for the message.
+    """
+    pair = [_as_float(v) for v in value] if isinstance(value, Iterable) and not isinstance(value, str | bytes) else []
+    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
+        after = f" {unit}" if unit else ""
+        raise ValueError(
+            f"{name}={value!r} must be two numbers (first, second) with {low:g} <= first <= second <= {high:g}{after}"
+        )
+    return pair[0], pair[1]
+
+
+def boolean(name: str, value: Any) -> bool:
+    """``value``, if it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be True or False")
+    return value
+
+
+def one_of(name: str, value: Any, choices: Collection[str]) -> str:
+    """``value``, if it is one of the strings in ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(
+            f"{name}={value!r} is not known: use {', '.join(others)} or {last}"
+            if others
+            else f"{name}={value!r} is not known: use {last}"
+        )
+    return value
+
+
+def _as_int(value: Any) -> int | None:
+    if _is_boolean(value):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _as_float(value: Any) -> float:
+    """NaN for what is not a number."""
+    if _is_boolean(value) or isinstance(value, str | bytes):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _is_boolean(value: Any) -> bool:
+    # also NumPy's and torch's booleans, which count as integers to operator.index or float
+    return isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
