@@ -153,11 +153,8 @@ def _list(options: ListTasks) -> int:
     rows = [
         row for row in CATALOG.values() if options.family in (None, row.family) and options.memory in (None, row.memory)
     ]
-    _print_table(
-        ("", "ID", "T", "memory", "cue/delay", "oracle", "prompt"),
-        [_cells(row) for row in rows if row.exists or not options.existing],
-    )
-    print(f"{sum(row.exists for row in rows)} of {len(rows)} tasks exist")
+    _print_table(("ID", "T", "memory", "cue/delay", "oracle", "prompt"), [_cells(row) for row in rows])
+    print(f"{len(rows)} of {len(CATALOG)} tasks")
     return 0
 
 
@@ -210,7 +207,6 @@ def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
 def _cells(row: TaskSpec) -> tuple[str, ...]:
     shape = "x".join(map(str, row.oracle_shape))
     return (
-        "*" if row.exists else "",
         row.id,
         str(row.horizon),
         row.memory,

@@ -15,7 +15,7 @@ import tyro
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
-from mikasa_robo.experts.policies import OBS_MODE, Embodied, Expert, Forgetful, Random, Sweeper
+from mikasa_robo.experts.policies import OBS_MODE, ExhaustiveSearch, Expert, PostureMemory, Random, WindowMemory
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering, write_video
 
@@ -49,10 +49,10 @@ def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
     """What makes the policy with this name, for a skill."""
     makers: dict[str, Any] = {
         "expert": Expert,
-        "forgetful": functools.partial(Forgetful, k=k),
-        "memoryless": functools.partial(Forgetful, k=0),
-        "sweeper": Sweeper,
-        "embodied": Embodied,
+        "forgetful": functools.partial(WindowMemory, k=k),
+        "memoryless": functools.partial(WindowMemory, k=0),
+        "sweeper": ExhaustiveSearch,
+        "embodied": PostureMemory,
         "random": Random,
     }
     maker: PolicyMaker = makers[name]

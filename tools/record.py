@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _problem(options: Options) -> str | None:
-    if options.env_id not in CATALOG or not CATALOG[options.env_id].exists:
+    if options.env_id not in CATALOG:
         return f"--env-id {options.env_id}: there is no such task; `mikasa list` shows all"
     scripted = get_args(PolicyName)
     if options.policy in scripted and not has_skill(options.env_id):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 import sapien
 import torch
+from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 from mani_skill.sensors.camera import CameraConfig
 from mani_skill.utils import common, sapien_utils
 from mani_skill.utils.scene_builder.table import TableSceneBuilder
@@ -17,11 +18,11 @@ from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
 from torch import Tensor
 
 from mikasa_robo.assets.low_poly import thin_out_ground
-from mikasa_robo.catalog import CATALOG
+from mikasa_robo.catalog import CATALOG, DEFAULT_VIEW
 from mikasa_robo.sim.env import BatchedSimMixin, RobotVisuals
 
 from . import rewards, state
-from .observations import object_view, parse_modes
+from .observations import MODES, object_view, parse_modes
 from .phases import PHASES, Timeline
 from .sampling import ROBOT_BASE_X, Uniforms, normal
 from .seeds import Seed, episode_keys
@@ -196,6 +197,11 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
         """The objects whose contact with the hand matters, of those that `build` returned; by default all."""
         return objects
 
+    def overlay_facts(self, s: TaskState) -> dict[str, list[str]]:
+        """What the video overlay shows of an episode: under each name one text for each of the N environments."""
+        numbers = self.oracle(s).tolist()
+        return {"oracle": [" ".join(f"{number:.3g}" for number in row) for row in numbers]}
+
     # ------------------------------------------------------------------ facts
     @property
     def horizon(self) -> int:
@@ -228,8 +234,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
 
     @property
     def _default_human_render_camera_configs(self) -> CameraConfig:
-        pose = sapien_utils.look_at(eye=[0.75, 0.0, 0.75], target=[-0.12, 0.0, 0.08])
-        return CameraConfig("render_camera", pose=pose, width=512, height=512, fov=0.9, near=0.01, far=100)
+        pose = sapien_utils.look_at(DEFAULT_VIEW.eye, DEFAULT_VIEW.target)
+        return CameraConfig("render_camera", pose=pose, width=512, height=512, fov=DEFAULT_VIEW.fov, near=0.01, far=100)
 
     # ------------------------------------------------------------------ building
     def _load_agent(self, options: dict[str, Any]) -> None:
@@ -396,6 +402,37 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     def compute_normalized_dense_reward(self, obs: Any, action: Tensor, info: dict[str, Any]) -> Tensor:
         """The dense reward divided by its maximum, (N,) in [0, 1]; 1 exactly at success."""
         return self.compute_dense_reward(obs, action, info) / rewards.maximum(self.reward_scales)
+
+    def set_obs_mode(self, obs_mode: str) -> None:
+        """Observe in another mode from now on; the observation spaces follow.
+
+        Args:
+            obs_mode: any of the names of `core.observations.MODES`, joined by "+".
+
+        Raises:
+            ValueError: a name is not known, the mode is one of ManiSkill's own, it needs a renderer that the environment
+                was made without, or it is "prompt" and the task has no prompt. The mode stays as it was.
+        """
+        modes = parse_modes(obs_mode)
+        if not modes.parts:
+            raise ValueError(
+                f"obs_mode={obs_mode!r} is one of ManiSkill's own, which only gymnasium.make can choose; join any of "
+                f"{', '.join(MODES)} with '+'"
+            )
+        if modes.pictures and not self.scene.can_render():
+            raise ValueError(
+                f"obs_mode={obs_mode!r} needs pictures, but the environment was made without a renderer: give "
+                f"gymnasium.make that obs_mode, or render_backend={'gpu' if self.device.type == 'cuda' else 'cpu'!r}"
+            )
+        before = self._modes, self._obs_mode, self.obs_mode_struct
+        self._modes, self._obs_mode = modes, modes.maniskill
+        self.obs_mode_struct = parse_obs_mode_to_struct(modes.maniskill)
+        try:
+            obs = self.get_obs()
+        except ValueError:
+            self._modes, self._obs_mode, self.obs_mode_struct = before
+            raise
+        self.update_obs_space(common.to_cpu_tensor(obs))
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
         """The observation of the present moment, in the modes that the environment was made with; writes nothing."""
