@@ -20,12 +20,12 @@ from tables import in_markdown, plain, write_csv, write_text
 from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core.rest import REST_STEPS
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.policies import ExhaustiveSearch, Expert, Policy
 from mikasa_robo.experts.rotating import fold
 from mikasa_robo.experts.skill import Skill, View
 from mikasa_robo.experts.taking_back import CUBE, MAGENTA, RED
-from mikasa_robo.core.rest import REST_STEPS
 from mikasa_robo.tasks.rolling_ball import DRIFT, RollingBallTask
 from mikasa_robo.tasks.rotate import TOLERANCE, Rotate, heading
 from mikasa_robo.tasks.take_it_back import LANES

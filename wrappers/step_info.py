@@ -1,4 +1,4 @@
-"""The control step on the video."""
+"""Overlay with the control step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RenderStepInfoWrapper"]
 
 
 class RenderStepInfoWrapper(Overlay):
-    """Shows the control step t of each environment, of how many, and the phase of its episode."""
+    """Shows each environment's control step t, the length of its episode and the phase."""
 
     def lines(self) -> list[list[str]]:
         task = self.task
