@@ -55,7 +55,7 @@ def test_a_row_without_a_skill_has_no_expert(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("env_id", MECHANICS)
 def test_the_expert_is_within_five_points_of_its_goal(env_id: str) -> None:
-    """50 episodes of fixed seeds. An expert exactly at a goal of 99 % (95 %) would pass with a probability of 99.8 % (96 %)."""
+    """50 episodes of fixed seeds: an expert exactly at its goal of 99 % would pass with a probability of 99.8 %."""
     outcome = run(env_id, "expert")
     assert outcome.rate >= memory_need.goal(CATALOG[env_id]) - 0.05, outcome
 

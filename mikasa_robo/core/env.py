@@ -94,6 +94,8 @@ class MemoryEnv(BatchedSimMixin, Generic[TaskState]):
     """Weight of each dense reward term."""
     draws: ClassVar[int] = 0
     """Uniform numbers that `sample` takes for one environment; a task may set it per instance."""
+    _obs_mode: str  # ManiSkill's, set by its constructor
+    obs_mode_struct: Any
 
     def __init__(
         self,
