@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 import tyro
-from mani_skill.utils import sapien_utils
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.experts.policies import OBS_MODE, Expert
 from mikasa_robo.experts.registry import make_skill
+from mikasa_robo.tools.cameras import camera_config
+from mikasa_robo.tools.gallery import scenes
 
 SIZE = 320  # pixels of a frame
 GAP = 4  # pixels between frames
@@ -43,7 +44,7 @@ class Frame:
 
 def families() -> dict[str, TaskSpec]:
     """The row of each family that the documentation shows."""
-    return {row.family: row for row in CATALOG.values() if row.gallery is not None}
+    return {family: CATALOG[env_id] for family, (env_id, _) in scenes().items()}
 
 
 def frames_of(row: TaskSpec, success: int) -> list[Frame]:
@@ -93,8 +94,7 @@ def draw_frames(row: TaskSpec) -> list[Image.Image]:
     """The frames of a family's strip."""
     seed, success = first_success(row)
     assert row.gallery is not None
-    pose = sapien_utils.look_at(row.gallery.eye, row.gallery.target)
-    camera = {"width": SIZE, "height": SIZE, "fov": row.gallery.fov, "pose": pose}
+    camera = camera_config(row.gallery, SIZE)
     env: Any = mikasa_robo.make_env(
         row.id, 1, render_mode="rgb_array", human_render_camera_configs=camera, **task_kwargs(row)
     )

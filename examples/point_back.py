@@ -74,12 +74,9 @@ class PointBack(MemoryEnv[PointBackState]):
         }
 
     def reward_terms(self, s: PointBackState, data: StepData) -> dict[str, Tensor]:
-        still = rewards.still(data.joint_speed)
-        # pays little on the way: an arm that stops at another place must gain less than one that goes on
-        stops = self._pointing(s, data) | ~data.responding
         return {
             "reach": rewards.closeness(torch.linalg.norm(self._way(s, data), dim=1)),
-            "still": torch.where(stops, still, 0.2 * still),
+            "still": rewards.still_when(self._pointing(s, data) | ~data.responding, data.joint_speed),
         }
 
     def oracle(self, s: PointBackState) -> Tensor:

@@ -232,5 +232,5 @@ def zoo(num_envs: int, **kwargs: Any) -> Any:
 def link_velocities(env: BaseEnv) -> Tensor:
     """(links, 6) velocities of every link, row by row, from SAPIEN's own getters."""
     px = env.scene.px
-    values = [np.concatenate([link.linear_velocity, link.angular_velocity]) for link in px._all_links]
+    values = [np.concatenate([link.linear_velocity, link.angular_velocity]) for link in px._layout.all_links]
     return torch.from_numpy(np.stack(values))

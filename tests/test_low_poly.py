@@ -21,7 +21,7 @@ import trimesh
 from task_helpers import Env, base, make
 from torch import Tensor
 
-import mikasa_robo.core.env
+import mikasa_robo.core.tabletop
 from mikasa_robo.assets import low_poly
 from mikasa_robo.assets.low_poly import CACHE_VARIABLE, low_poly_file, reduce_mesh, thin_out_ground
 from mikasa_robo.core.env import START_QPOS, MemoryEnv
@@ -112,7 +112,7 @@ def test_many_loose_triangles_are_drawn_together(tmp_path: Path) -> None:
     scene = loaded(reduce_mesh(path))
     (left,) = scene.geometry.values()
     assert 0 < len(left.faces) < 2000
-    assert np.allclose(scene.bounds, soup.bounds, atol=low_poly.CELL * 0.11)
+    assert np.allclose(scene.bounds, soup.bounds, atol=low_poly.CLUSTER_CELL * 0.11)
 
 
 # ---------------------------------------------------------------------- cache
@@ -224,7 +224,7 @@ def test_without_pictures_no_mesh_is_reduced(cache: Path) -> None:
 def stock() -> Iterator[MemoryEnv[Any]]:
     """Robot and ground as ManiSkill draws them."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(mikasa_robo.core.env, "thin_out_ground", lambda ground: None)
+        patched.setattr(mikasa_robo.core.tabletop, "thin_out_ground", lambda ground: None)
         made = make(TASK, 1, obs_mode="rgb+depth+segmentation", robot_visuals="stock")
     made.reset(seed=0)
     yield base(made)

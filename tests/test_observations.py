@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import gymnasium as gym
 import pytest
 import torch
-from task_helpers import Env, base, make, random_actions, row_of, stagger, still_action
+from task_helpers import Env, base, compare, flatten, make, random_actions, row_of, stagger, still_action
 from torch import Tensor
 
 import mikasa_robo
@@ -38,6 +39,42 @@ def test_unknown_modes_are_named_before_anything_is_built(mode: str) -> None:
 def test_a_prompt_alone_needs_a_task_that_has_one() -> None:
     with pytest.raises(ValueError, match="no prompt"):
         gym.make("RememberColor3-v0", num_envs=2, obs_mode="prompt")
+
+
+def test_the_mode_can_be_changed_later_and_a_bad_one_changes_nothing() -> None:
+    made = make("RotateLenientPos-v0", 2, obs_mode="state")
+    task = base(made)
+    made.reset(seed=0)
+    for mode in ("objects+oracle", "prompt", "state_dict", "joints", "state"):
+        task.set_obs_mode(mode)
+        other = make("RotateLenientPos-v0", 2, obs_mode=mode)
+        expected = flatten({"obs": other.reset(seed=0)[0]})
+        compare(flatten({"obs": task.get_obs()}), expected, [0, 1], [0, 1], mode)
+        assert made.observation_space == other.observation_space, mode
+        assert task.single_observation_space == base(other).single_observation_space
+        assert task.obs_mode == base(other).obs_mode
+        obs = flatten({"obs": made.step(still_action(made))[0]})
+        assert obs.keys() == expected.keys()
+        made.reset(seed=0)
+        other.close()
+    kept, space = task.get_obs().clone(), made.observation_space
+    bad: tuple[tuple[Any, str], ...] = (
+        ("rgbd", "not known"),
+        ("rgb", "without a renderer"),
+        ("sensor_data", "renderer"),
+    )
+    for mode, named in (*bad, (3, "obs_mode=3")):
+        with pytest.raises(ValueError, match=named):
+            task.set_obs_mode(mode)
+        assert task.obs_mode == "state"
+        assert made.observation_space is space
+        assert torch.equal(task.get_obs(), kept)
+    made.close()
+    made = make("RememberColor3-v0", 2, obs_mode="joints")
+    with pytest.raises(ValueError, match="no prompt"):
+        base(made).set_obs_mode("prompt")
+    assert set(base(made).get_obs()) == {"joints"}
+    made.close()
 
 
 # ---------------------------------------------------------------------- perception, as pure tensors

@@ -20,7 +20,7 @@ from sim_helpers import (
 )
 from torch import Tensor
 
-import mikasa_robo.sim.physx
+import mikasa_robo.sim.cpu_systems
 import mikasa_robo.sim.stepping
 from mikasa_robo.sim.env import make
 
@@ -227,7 +227,7 @@ def test_kinematic_static_and_merged_actors() -> None:
     assert torch.equal(batch.marker.pose.p, batch.spawn + torch.tensor([0.0, -0.5, 0.3]))
     assert torch.equal(batch.shape.pose.p, batch.spawn + torch.tensor([0.4, -0.5, 0.2]))
     assert torch.equal(batch.machine.qpos[:, 0], batch.spawn[:, 0])
-    assert [len(x) for x in px._links if len(x) < 5] == [2, 3, 2, 3], "the two kinds of machine should alternate"
+    assert [len(x) for x in px._layout.links if len(x) < 5] == [2, 3, 2, 3], "the two kinds of machine should alternate"
     handle = torch.stack([torch.tensor([*link.entity_pose.p, *link.entity_pose.q]) for link in batch.handle._objs])
     assert torch.equal(batch.handle.pose.raw_pose, handle)
     # a static actor has no row and cannot be moved
@@ -361,7 +361,7 @@ def rollout(env: BaseEnv, steps: int = 20) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def reference() -> list[dict[str, Any]]:
     env = pick_cube()
-    assert env.scene.px._use_packed, "sapien's packed layout has changed: every fetch is slow now"
+    assert env.scene.px._reader.use_packed, "sapien's packed layout has changed: every fetch is slow now"
     assert mikasa_robo.sim.stepping.native_step() is not None, "sapien's C++ step was not found: threads gain nothing"
     seen = rollout(env)
     env.close()
@@ -377,15 +377,15 @@ def test_fetching_body_by_body_gives_the_same(reference: list[dict[str, Any]]) -
     """The fall-back for another layout of ``pack()``: every buffer and every step as with the packed bytes."""
     env = pick_cube()
     px = env.scene.px
-    px._use_packed = False
+    px._reader.use_packed = False
     calls: list[int] = []
-    original = px._getters
+    original = px._reader._by_getters
 
     def counted() -> Any:
         calls.append(1)
         return original()
 
-    px._getters = counted
+    px._reader._by_getters = counted
     assert_same_rollout(rollout(env), reference)
     assert len(calls) > 20, "the fall-back was not used"
 
@@ -393,9 +393,9 @@ def test_fetching_body_by_body_gives_the_same(reference: list[dict[str, Any]]) -
         env.step(action)
     buffers = {}
     for packed in (False, True):
-        px._use_packed = packed
+        px._reader.use_packed = packed
         env.scene._gpu_fetch_all()
-        buffers[packed] = {"bodies": px._body_data.clone(), **copied(px._q)}
+        buffers[packed] = {"bodies": px._buffers.body_data.clone(), **copied(px._buffers.q)}
     assert_identical(buffers[False], buffers[True])
     env.close()
 
@@ -407,7 +407,7 @@ def test_stepping_through_the_binding_gives_the_same(
     """The fall-back where SAPIEN's C++ step is not to be found; also on threads that share Python's lock."""
     monkeypatch.setattr(mikasa_robo.sim.stepping, "native_step", lambda: None)
     if both:
-        monkeypatch.setattr(mikasa_robo.sim.physx, "native_step", lambda: None)
+        monkeypatch.setattr(mikasa_robo.sim.cpu_systems, "native_step", lambda: None)
     env = pick_cube()
     assert env.scene.px.threads == (1 if both else 2)
     assert env.scene.px._steppers[0] == env.scene.px._systems[0].step

@@ -193,6 +193,6 @@ def test_pictures_without_vulkan_give_one_error() -> None:
     assert len(lines) == 4, done.stdout
     for line, asked in zip(lines, ["obs_mode='rgb'"] * 2 + ["render_mode='rgb_array'"] * 2, strict=True):
         assert line.startswith(asked)
-        assert "mesa-vulkan-drivers" in line, "the error should say how to mend it"
+        assert "mesa-vulkan-drivers" in line, "the error should say how to fix it"
         assert "obs_mode='state'" in line, "the error should say how to do without"
     assert len(done.stderr.splitlines()) <= 3, done.stderr

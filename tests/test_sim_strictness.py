@@ -13,6 +13,7 @@ from mani_skill.envs.sapien_env import BaseEnv
 from sim_helpers import link_velocities, pick_cube
 from torch import Tensor
 
+from mikasa_robo.sim.buffers import BodyData
 from mikasa_robo.sim.env import DEBUG_VARIABLE
 from mikasa_robo.sim.physx import GpuApiMisuse
 
@@ -332,21 +333,112 @@ def moving() -> Iterator[BaseEnv]:
 def owed(env: BaseEnv) -> tuple[Tensor, Tensor]:
     """Steps, so that link velocities are owed; the buffer, and what it should hold according to SAPIEN's getters."""
     px = env.scene.px
+    px._buffers._link_velocities_at_once = False  # as if no memory had left torch in an earlier test
     env.step(torch.rand(env.num_envs, 8) * 2 - 1)
-    assert px._link_velocities_wait, "nothing is owed: this test would pass whatever the buffer does"
-    expected = px._body_data.detach().clone()
-    expected[px._n_bodies :, 7:] = link_velocities(env)
-    assert not torch.equal(expected, px._body_data)
+    assert px._buffers.link_velocities_pending, "nothing is owed: this test would pass whatever the buffer does"
+    expected = px._buffers.body_data.detach().clone()
+    expected[px._layout.num_bodies :, 7:] = link_velocities(env)
+    assert not torch.equal(expected, px._buffers.body_data)
     return px.cuda_rigid_body_data.torch(), expected
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_nobody_sees_old_link_velocities(moving: BaseEnv, reader: str) -> None:
     data, expected = owed(moving)
-    n = moving.scene.px._n_bodies
+    n = moving.scene.px._layout.num_bodies
     result = READERS[reader](data, n)
     assert torch.equal(result, READERS[reader](expected, n))
-    assert type(result) is Tensor
+    is_view = result.untyped_storage().data_ptr() == data.untyped_storage().data_ptr()
+    assert isinstance(result, BodyData) == is_view, "only views need to be followed"
+
+
+VIEWS: dict[str, Callable[[Tensor, int], Any]] = {
+    # ways to hold on to the memory of the buffer
+    "velocity columns": lambda d, n: d[:, 7:10],
+    "view of a view": lambda d, n: d[:, 7:][n:],
+    "a row": lambda d, n: d[n + 3],
+    "one number": lambda d, n: d[n + 3, 8],
+    "transpose": lambda d, n: d.T,
+    "detached": lambda d, n: d.detach(),
+    "flat": lambda d, n: d.view(-1),
+    "reshaped": lambda d, n: d.reshape(-1, 13)[:, 7:],
+    "split": lambda d, n: d.split([7, 6], dim=1)[1],
+    "unbound": lambda d, n: d.unbind(1)[8],
+    "iterated": lambda d, n: list(d)[n + 3],
+    "as_strided": lambda d, n: d.as_strided((3,), (1,), 13 * (n + 3) + 7),
+    "numpy": lambda d, n: d.numpy()[n:, 7:],
+    "numpy of a view": lambda d, n: d[n:, 7:].numpy(),
+    "asarray": lambda d, n: np.asarray(d),
+    "dlpack": lambda d, n: torch.utils.dlpack.from_dlpack(d),
+    "storage": lambda d, n: torch.tensor(()).set_(d.untyped_storage(), 0, d.shape, (13, 1)),
+}
+
+
+def snapshot(held: Any) -> Tensor:
+    return held.clone() if isinstance(held, Tensor) else torch.from_numpy(held.copy())
+
+
+@pytest.mark.parametrize("hold", VIEWS)
+def test_a_held_view_shows_later_fetches(moving: BaseEnv, hold: str) -> None:
+    """On a GPU a view is the buffer's memory, whenever it was made."""
+    data, expected = owed(moving)
+    n = moving.scene.px._layout.num_bodies
+    held = VIEWS[hold](data, n)
+    before = snapshot(held)
+    assert torch.equal(before, snapshot(VIEWS[hold](expected, n)))
+    for _ in range(2):
+        moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
+        after = moving.scene.px._buffers.body_data.clone()
+        after[n:, 7:] = link_velocities(moving)
+        now = snapshot(held)
+        assert torch.equal(now, snapshot(VIEWS[hold](after, n)))
+        assert not torch.equal(now, before)
+
+
+@pytest.mark.parametrize("hold", ["velocity columns", "transpose", "a row", "split"])
+def test_a_view_costs_nothing_until_it_is_read(moving: BaseEnv, hold: str) -> None:
+    data, _ = owed(moving)
+    held = VIEWS[hold](data, moving.scene.px._layout.num_bodies)
+    moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
+    assert moving.scene.px._buffers.link_velocities_pending
+    held.sum()
+    assert not moving.scene.px._buffers.link_velocities_pending
+
+
+def test_writing_to_a_view_writes_to_the_buffer(moving: BaseEnv) -> None:
+    data, expected = owed(moving)
+    row = moving.scene.px._layout.num_bodies + 4
+    view = data[:, 7:10]
+    moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
+    expected = moving.scene.px._buffers.body_data.clone()
+    expected[moving.scene.px._layout.num_bodies :, 7:] = link_velocities(moving)
+    view[row] = 2.0
+    expected[row, 7:10] = 2.0
+    assert torch.equal(data, expected)
+    moving.reset(seed=0)
+
+
+def test_joint_accelerations_are_there_when_they_are_asked_for(moving: BaseEnv) -> None:
+    """Also in a tensor that was handed out before, and after the simulation was changed by hand."""
+    px, robot = moving.scene.px, moving.agent.robot
+
+    def actual() -> Tensor:
+        return torch.stack([torch.from_numpy(np.array(a.qacc)) for a in robot._objs])
+
+    for _ in range(2):
+        moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
+        accelerations = px.cuda_articulation_qacc.torch()
+        assert accelerations.abs().max() > 0.1
+        assert torch.equal(accelerations, actual())
+    moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
+    assert torch.equal(accelerations, actual()), "a held tensor does not show a later fetch"
+    px._buffers._joint_accelerations_at_once = False  # as if the buffer had never been asked for
+    moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
+    expected = actual()
+    robot.set_qvel(torch.zeros(moving.num_envs, 9))
+    px.gpu_apply_articulation_qvel()
+    assert torch.equal(px.cuda_articulation_qacc.torch(), expected)
+    moving.reset(seed=0)
 
 
 def test_comparing_the_buffer_brings_it_up_to_date(moving: BaseEnv) -> None:
@@ -362,7 +454,7 @@ def test_poses_do_not_pay_for_velocities(moving: BaseEnv) -> None:
     data, expected = owed(moving)
     assert torch.equal(data[torch.tensor([1, 20]), :7], expected[[1, 20], :7])
     assert torch.equal(moving.agent.tcp.pose.raw_pose, expected[moving.agent.tcp._body_data_index, :7])
-    assert moving.scene.px._link_velocities_wait, "reading poses read every link velocity: slow"
+    assert moving.scene.px._buffers.link_velocities_pending, "reading poses read every link velocity: slow"
 
 
 def test_link_velocities_through_maniskill(moving: BaseEnv) -> None:
@@ -377,7 +469,7 @@ def test_link_velocities_through_maniskill(moving: BaseEnv) -> None:
 
 def test_writing_a_velocity_keeps_the_other_links(moving: BaseEnv) -> None:
     data, expected = owed(moving)
-    row = moving.scene.px._n_bodies + 4
+    row = moving.scene.px._layout.num_bodies + 4
     data[row, 7:10] = 1.0
     expected[row, 7:10] = 1.0
     assert torch.equal(data, expected)

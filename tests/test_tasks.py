@@ -48,6 +48,7 @@ import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.core import rewards, state
 from mikasa_robo.core.env import ARM_JOINTS, StepData
+from mikasa_robo.core.seeds import episode_keys
 from mikasa_robo.sim.env import BatchedSimMixin
 
 SEEDS = [11, 5, 2**31 + 7, 0, 123456, 42, 77, 8]
@@ -197,7 +198,7 @@ def everything(env: Env) -> list[Any]:
     """All that an observation must not change: the simulation's bytes, its buffers, task, clock and generators."""
     task = base(env)
     systems = [scene.physx_system.pack() for scene in task.scene.sub_scenes]
-    generators = [str(generator.bit_generator.state) for generator in task._generators]
+    generators = task._generators.state.tolist()
     record = simulation(env) | {f"task/{k}": v for k, v in flatten(vars(task.task_state)).items()}
     record |= {f"control/{k}": v for k, v in flatten(task.agent.get_controller_state()).items()}
     record["elapsed"] = task.elapsed_steps.clone()
@@ -768,7 +769,7 @@ def test_cues_are_uniform(big: Env) -> None:
     for k in range(48):
         # both kinds of seeds; seeding and drawing as a reset does it, without the simulation
         seed: int | list[int] = k if k % 2 else list(range(10_000 + 64 * k, 10_064 + 64 * k))
-        task._seed(seed, everybody.tolist())
+        task._generators.seed(everybody, episode_keys(seed, everybody.tolist()))
         u = task._draw(everybody, ARM_JOINTS + task.draws)
         u.take(ARM_JOINTS)
         drawn.append(task.oracle(task.sample(u)))

@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from mikasa_robo.core.observations import MODES, parse_modes
+
 from .state_to_dict import StateOnlyTensorToDictWrapper
 from .task_wrapper import TaskWrapper
 
@@ -24,11 +26,16 @@ class ObservationModeWrapper(TaskWrapper):
         obs_mode: any of "state", "objects", "joints", "oracle", "prompt", "rgb", "depth", "segmentation", joined by "+".
 
     Raises:
-        ValueError: a name is not known, ``obs_mode`` is "prompt" and the task has no prompt, or images are asked for and
-            the environment was made without a renderer.
+        ValueError: a name is not known, the task has no prompt and nothing else was asked for, or pictures are asked
+            for where the environment was made without a renderer.
     """
 
     def __init__(self, env: gym.Env[Any, Any], obs_mode: str) -> None:
         super().__init__(env)
+        if not parse_modes(obs_mode).parts:
+            raise ValueError(
+                f"obs_mode={obs_mode!r} is one of ManiSkill's own, which only gymnasium.make can choose; join any of "
+                f"{', '.join(MODES)} with '+'"
+            )
         self.task.set_obs_mode(obs_mode)
         self.env = StateOnlyTensorToDictWrapper(env)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import torch
+from mani_skill.envs.sapien_env import BaseEnv
 
 from .overlay import Overlay
 
@@ -16,8 +17,10 @@ __all__ = ["RenderRewardInfoWrapper"]
 class RenderRewardInfoWrapper(Overlay):
     """Shows each environment's reward of the last step and the sum since its reset.
 
-    The rewards are those of the wrapped environment, in its reward mode.
+    The rewards are those of the wrapped environment, in its reward mode. It works with every ManiSkill task.
     """
+
+    base_class: ClassVar[type[Any]] = BaseEnv
 
     place = "bottom"
 

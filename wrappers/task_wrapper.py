@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 
@@ -15,6 +15,8 @@ __all__ = ["TaskWrapper"]
 class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
     """A wrapper of a batched MIKASA task, or of other wrappers of one.
 
+    A subclass that needs only what every ManiSkill task has sets ``base_class`` to ``BaseEnv``.
+
     Args:
         env: a task as ``gymnasium.make`` returns it, with any number of environments.
 
@@ -22,10 +24,13 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
         TypeError: ``env`` is not a MIKASA task.
     """
 
+    base_class: ClassVar[type[Any]] = MemoryEnv
+
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, MemoryEnv):
+        if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, self.base_class):
+            kind = "MIKASA" if self.base_class is MemoryEnv else "ManiSkill"
             raise TypeError(
-                f"{type(self).__name__} wraps MIKASA tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
+                f"{type(self).__name__} wraps {kind} tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
             )
         super().__init__(env)
 

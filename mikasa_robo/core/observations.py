@@ -1,19 +1,31 @@
-"""Observation modes: names that can be joined with "+", and the parts that they stand for."""
+"""Observation modes: names that can be joined with "+", and how each part of an observation is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from mani_skill.utils import common
 from torch import Tensor
+
+from mikasa_robo.deprecation import renamed_attributes
+
+from .phases import PHASES
+from .step_data import StepData
+
+if TYPE_CHECKING:
+    from .env import MemoryEnv
 
 VISUAL = ("rgb", "depth", "segmentation")
 MODES = ("state", "objects", "joints", "oracle", "prompt", *VISUAL)
 """What an observation can be made of, in the order in which it is returned."""
 MANISKILL_MODES = ("none", "state_dict", "sensor_data", "pointcloud")
-"""ManiSkill's own modes, given through as they are."""
+"""ManiSkill's own modes. They cannot be joined, and ManiSkill builds the observation."""
 
 
+@renamed_attributes({"pictures": "images"})
 @dataclass(frozen=True)
 class ObservationModes:
     """The parts that were asked for.
@@ -32,13 +44,22 @@ class ObservationModes:
         return self.parts not in ((), ("state",))
 
     @property
-    def pictures(self) -> tuple[str, ...]:
-        """The parts that have to be drawn."""
+    def images(self) -> tuple[str, ...]:
+        """The parts that are images."""
         return tuple(part for part in self.parts if part in VISUAL)
+
+    @property
+    def needs_renderer(self) -> bool:
+        """Whether something has to be rendered."""
+        return bool(self.images) or self.maniskill in ("sensor_data", "pointcloud")
 
 
 def parse_modes(obs_mode: str | None) -> ObservationModes:
-    """Splits ``obs_mode``, such as "rgb+joints". Raises ValueError with the known names where one is not known."""
+    """Splits ``obs_mode``, such as "rgb+joints"; None is "state".
+
+    Raises:
+        ValueError: a name is not known; the message lists those that are.
+    """
     if obs_mode is None:
         obs_mode = "state"
     if obs_mode in MANISKILL_MODES:
@@ -53,12 +74,35 @@ def parse_modes(obs_mode: str | None) -> ObservationModes:
     if "objects" in asked:
         asked.append("joints")
     parts = tuple(name for name in MODES if name in asked)
-    drawn = [name for name in parts if name in VISUAL]
-    return ObservationModes(parts, "state" if parts == ("state",) else "+".join(drawn) or "state_dict")
+    visual = [name for name in parts if name in VISUAL]
+    return ObservationModes(parts, "state" if parts == ("state",) else "+".join(visual) or "state_dict")
+
+
+def always_observed(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+    """What ManiSkill's ``extra`` holds in every mode: the TCP pose (N, 7) and the prompt, if ``task`` has one."""
+    return {"tcp_pose": data.tcp, **({"prompt": info["prompt"]} if "prompt" in info else {})}
+
+
+def state_extra(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+    """What the ``state`` observation holds beside the robot's joints, in its order.
+
+    Returns:
+        float32 (N, …) each: what is always observed, the phase (one-hot), t / T, the visible flags, the poses of visible
+        objects, then the task's own features.
+    """
+    visible, _ = task.layout(task.task_state, data.elapsed)
+    extra = always_observed(task, info, data)
+    extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
+    extra["time"] = (data.elapsed / task.horizon).to(torch.float32)[:, None]
+    extra["visible"] = visible.to(torch.float32)
+    extra["object_poses"] = (data.objects[..., :7] * visible[..., None]).flatten(1)
+    for name, value in task.state_features(task.task_state, data).items():
+        extra[name] = value.to(torch.float32).flatten(1) if value.ndim > 1 else value.to(torch.float32)[:, None]
+    return extra
 
 
 def object_view(visible: Tensor, poses: Tensor, codes: Tensor) -> Tensor:
-    """What a perfect perception system would report of K objects at this instant.
+    """What a perfect perception system would report about K objects at this instant.
 
     Args:
         visible: (N, K) bool.
@@ -74,3 +118,39 @@ def object_view(visible: Tensor, poses: Tensor, codes: Tensor) -> Tensor:
     flag = visible[..., None].to(torch.float32)
     told = torch.cat([flag, canonical.to(torch.float32), codes.expand(len(poses), -1, -1)], dim=-1)
     return torch.where(visible[..., None], told, torch.zeros_like(told)).flatten(1)
+
+
+def flat_observation(
+    task: MemoryEnv[Any], modes: ObservationModes, info: Mapping[str, Any], data: StepData
+) -> dict[str, Tensor]:
+    """The flat dict of the present moment, see `MemoryEnv`; only the parts that were asked for are computed.
+
+    Args:
+        task: the environment.
+        modes: the parts. The prompt is always one of them if the task has one.
+        info: what ``evaluate`` returned.
+        data: the simulation at this moment.
+
+    Raises:
+        ValueError: there would be nothing to observe.
+    """
+    obs: dict[str, Tensor] = {}
+    if "state" in modes.parts:
+        nested = {"agent": task._get_obs_agent(), "extra": state_extra(task, info, data)}
+        obs["state"] = common.flatten_state_dict(nested, use_torch=True, device=task.device)
+    if "objects" in modes.parts:
+        visible, poses = task.visible_poses(task.task_state, data)
+        obs["objects"] = object_view(visible, poses, task._object_features)
+    if "joints" in modes.parts:
+        robot = task.agent.robot
+        obs["joints"] = torch.cat([robot.get_qpos(), robot.get_qvel(), data.tcp], dim=1)
+    if "oracle" in modes.parts:
+        obs["oracle"] = info["oracle_info"].to(torch.float32)
+    if "prompt" in info:
+        obs["prompt"] = info["prompt"]
+    if modes.images:
+        cameras = task._get_obs_sensor_data().values()
+        obs |= {name: torch.cat([textures[name] for textures in cameras], dim=-1) for name in modes.images}
+    if not obs:
+        raise ValueError("obs_mode='prompt': this task has no prompt, so there would be nothing to observe")
+    return obs

@@ -1,4 +1,4 @@
-"""Terms of dense rewards: free functions over (N, …) tensors with values in [0, 1], and how they are put together."""
+"""Terms of dense rewards, as functions of (N, …) tensors with values in [0, 1], and how they are added up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mikasa_robo.checks import number
+
 SUCCESS_FACTOR = 2.0
-"""Success pays so many times what all other terms can pay together."""
+"""A success pays this many times what all terms can pay together in a step."""
+IDLE_FACTOR = 0.2
+"""What `still_when` pays an arm that rests before there is a reason to."""
+SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 1e6
+"""Range of a weight in `override_scales`, within which float32 rewards neither overflow nor vanish."""
 BESIDE, ABOVE = 0.05, 0.08
-"""A hand that is farther than `BESIDE` from its target as seen from above may travel `ABOVE` it, m: over its neighbours."""
+"""A hand that is farther than `BESIDE` from its target in x and y should be `ABOVE` it, over the target's neighbours, m."""
 
 
 def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
@@ -26,9 +32,9 @@ def closeness(distance: Tensor, sharpness: float = 5.0) -> Tensor:
 def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
     """`closeness` along ``way`` (N, 3), m, from the TCP to a target among others that must not be touched.
 
-    How much lower the TCP is than it should be counts as distance too. Farther than `BESIDE` from the target in x and y
-    it should be `ABOVE` it; from there the height falls linearly to none at half of `BESIDE`. The straight way, which
-    `reach` pays for, leads through what stands between.
+    `reach` pays for the straight way, which leads through the target's neighbours. Here the TCP should be at least as
+    high as a profile: `ABOVE` the target where it is farther than `BESIDE` from it in x and y, falling linearly to 0 at
+    half of `BESIDE`. How much lower the TCP is counts as distance too.
     """
     beside = torch.linalg.norm(way[:, :2], dim=-1)
     height = ABOVE * (2 * beside / BESIDE - 1).clamp(0, 1)
@@ -40,21 +46,71 @@ def still(joint_speed: Tensor, sharpness: float = 2.0) -> Tensor:
     return 1 - torch.tanh(sharpness * joint_speed)
 
 
+def still_when(wanted: Tensor, joint_speed: Tensor) -> Tensor:
+    """The ``still`` term (N,) of a task: `still`, but only `IDLE_FACTOR` of it where the arm has something left to do.
+
+    With the full term everywhere, an arm that never moves would earn as much from resting as one that has reached its
+    goal, and would lose it by moving.
+
+    Args:
+        wanted: (N,) bool, where the arm should rest: before the response phase and once the goal is reached.
+        joint_speed: (N,) largest joint speed, rad/s.
+    """
+    term = still(joint_speed)
+    return torch.where(wanted, term, IDLE_FACTOR * term)
+
+
+def override_scales(declared: Mapping[str, float], override: Mapping[str, float] | None) -> dict[str, float]:
+    """A task's reward scales with some of them replaced; ``declared`` stays as it is.
+
+    Args:
+        declared: the weight of each term.
+        override: new weights of some terms, from 0 to `LARGEST_SCALE`; None: no change.
+
+    Raises:
+        ValueError: ``override`` is no mapping, names an unknown term, or holds anything but such numbers; or no term is
+            left with a weight of at least `SMALLEST_SCALE`.
+    """
+    if override is None:
+        return dict(declared)
+    known = ", ".join(declared)
+    if not isinstance(override, Mapping):
+        raise ValueError(f"reward_scales={override!r} must map names of terms to weights; this task's terms: {known}")
+    unknown = [name for name in override if name not in declared]
+    if unknown:
+        raise ValueError(
+            f"reward_scales: {', '.join(map(repr, unknown))} is no term of this task's reward; use any of {known}"
+        )
+    try:
+        given = {name: number(f"reward_scales[{name!r}]", v, 0, LARGEST_SCALE) for name, v in override.items()}
+    except ValueError as error:
+        raise ValueError(f"{error}; this task's terms: {known}") from None
+    scales = {**declared, **given}
+    if max(scales.values()) < SMALLEST_SCALE:
+        raise ValueError(
+            f"reward_scales={override!r} leaves no term with a weight of at least {SMALLEST_SCALE:g}: raise one of {known}"
+        )
+    return scales
+
+
 def weigh(
     terms: Mapping[str, Tensor], scales: Mapping[str, float], success: Tensor, fail: Tensor, responding: Tensor
 ) -> dict[str, Tensor]:
-    """The weighted terms of a dense reward; the reward is their sum.
+    """The weighted terms of a dense reward. The reward is their sum, see `total`.
 
-    Before the response phase only ``still`` pays. A success pays `SUCCESS_FACTOR` times the sum of all scales and
-    nothing else; after a failure nothing pays.
+    In the response phase every term pays its value times its scale. Before it only ``still`` does. A success pays
+    `maximum` in place of all terms. A failure pays nothing.
 
     Args:
         terms: (N,) each, in [0, 1].
-        scales: the weight of each term. Raises ValueError where the names differ.
+        scales: the weight of each term.
         success, fail, responding: (N,) bool.
 
     Returns:
-        (N,) float32 each: the terms and ``success``.
+        (N,) float32 each: the terms, and ``success``.
+
+    Raises:
+        ValueError: ``terms`` and ``scales`` have different names.
     """
     if set(terms) != set(scales):
         raise ValueError(f"reward terms {sorted(terms)} and reward_scales {sorted(scales)} must have the same names")
@@ -76,3 +132,9 @@ def maximum(scales: Mapping[str, float]) -> float:
 def total(weighted: Mapping[str, Tensor]) -> Tensor:
     """Sum of weighted terms, (N,)."""
     return torch.stack(list(weighted.values())).sum(dim=0)
+
+
+def normalized(reward: Tensor, scales: Mapping[str, float]) -> Tensor:
+    """``reward`` (N,) divided by its maximum: in [0, 1], and exactly 1 at success."""
+    # by a tensor: CUDA divides by a number as a product with its reciprocal, which may miss 1 by a bit
+    return reward / torch.full_like(reward, maximum(scales))

@@ -1,11 +1,19 @@
-"""Which episode a seed means."""
+"""Which episode a seed means, and an environment whose episodes follow from seeds."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from mikasa_robo.sim.env import BatchedSimMixin
+
+from .pcg import BatchedPCG64
+from .sampling import Uniforms
 
 Seed: TypeAlias = int | Sequence[int | tuple[int, int]]
 """A seed for all environments, or one for each: a seed of its own, or (s, i) for the i-th episode of the seed s."""
@@ -31,3 +39,39 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[tuple[int, int]]:
     if any(min(key) < 0 for key in keys):
         raise ValueError(f"seed={seed!r} is negative: seeds are whole numbers of at least 0")
     return keys
+
+
+class SeededEnv(BatchedSimMixin):
+    """An environment whose episodes depend on its seed alone, not on ``num_envs`` or on the other environments."""
+
+    @functools.cached_property
+    def _generators(self) -> BatchedPCG64:
+        return BatchedPCG64(self.num_envs, self.device)
+
+    def reset(self, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts new episodes, in all environments or in ``options["env_idx"]`` only.
+
+        Args:
+            seed: an int: environment i gets the i-th episode of this seed, whatever ``num_envs`` is. A list with one seed
+                for each environment being reset: each gets the episode that a single environment would get with that
+                seed; a pair (s, i) in it stands for the i-th episode of the seed s. None: each environment goes on with
+                its own generator.
+            options: ManiSkill's; ``{"env_idx": (b,) ints or (N,) bools}`` names the environments to reset.
+
+        Returns:
+            the observation and the info of all N environments.
+        """
+        options, outer = dict(options or {}), None
+        if "env_idx" in options:
+            options["env_idx"] = self._checked_env_idx(options["env_idx"])
+        if seed is not None:
+            index = options.get("env_idx", torch.arange(self.num_envs, device=self.device))
+            keys = episode_keys(seed, index.tolist())
+            self._generators.seed(index, keys)
+            # no task uses ManiSkill's own generators; reseeding some of them would change every environment
+            outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
+        return super().reset(seed=outer, options=options)
+
+    def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
+        """The next ``columns`` uniform numbers of the environments ``env_idx`` (b,)."""
+        return Uniforms(self._generators.random(env_idx, columns))

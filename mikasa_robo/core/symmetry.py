@@ -9,6 +9,8 @@ import torch
 from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
 from torch import Tensor
 
+from mikasa_robo.deprecation import deprecated_names
+
 __all__ = ["CUBE_ROTATIONS", "PEG_ROTATIONS", "canonical_rotation"]
 
 _H = math.sqrt(0.5)
@@ -49,3 +51,6 @@ def canonical_rotation(q: Tensor, symmetries: Tensor) -> Tensor:
     same = quaternion_raw_multiply(q[:, None], symmetries.to(q))  # (N, S, 4)
     least = same[..., 0].abs().argmax(dim=1)
     return same[torch.arange(len(q), device=q.device), least]
+
+
+__getattr__ = deprecated_names(__name__, {"folded": "canonical_rotation"})

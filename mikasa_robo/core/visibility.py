@@ -15,6 +15,8 @@ from mani_skill.envs.scene import ManiSkillScene
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
+from mikasa_robo.deprecation import deprecated_names, renamed_attributes
+
 PARKING_HEIGHT = 1000.0
 """z of parked objects, m; the cameras' far planes are at 100 m."""
 
@@ -28,6 +30,7 @@ def parking_poses(count: int) -> Tensor:
     return poses
 
 
+@renamed_attributes({"arrange": "apply", "set_up": "reset"})
 class ObjectLayout:
     """The K objects that a task shows and hides in each of N environments.
 
@@ -114,3 +117,6 @@ class ObjectLayout:
         data[rows] = at_rest
         self._scene.px.gpu_apply_rigid_dynamic_data()
         self._scene.px.gpu_fetch_rigid_dynamic_data()
+
+
+__getattr__ = deprecated_names(__name__, {"Stage": "ObjectLayout"})

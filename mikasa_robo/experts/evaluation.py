@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import torch
 
 import mikasa_robo
 from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.rollouts import EpisodeTotals, play_episodes
+from mikasa_robo.statistics import wilson_interval
 
 from .policies import OBS_MODE, Policy
 from .registry import make_skill
@@ -37,10 +38,7 @@ class Outcome:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Wilson's interval of the success rate."""
-        z, n = NormalDist().inv_cdf((1 + level) / 2), self.episodes
-        middle = (self.rate + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * (self.rate * (1 - self.rate) / n + z * z / (4 * n * n)) ** 0.5
-        return max(0.0, middle - half), min(1.0, middle + half)
+        return wilson_interval(self.successes, self.episodes, level)
 
     def in_percent(self) -> str:
         """Success rate and its 95 % interval in percent, for tables."""
@@ -67,21 +65,15 @@ def evaluate(
     task: MemoryEnv[Any] = env.unwrapped
     policy = make_policy(make_skill(env_id, task))
     successes = failures = steps = total = 0
+    totals = EpisodeTotals()
     for batch in range(-(-episodes // num_envs)):
-        obs, info = env.reset(seed=seed + batch)
-        policy.reset()
-        done = torch.zeros(num_envs, dtype=torch.bool, device=task.device)
-        won = torch.zeros_like(done)
-        for t in range(1, task.horizon + 1):
-            obs, _, _, _, info = env.step(policy.act(obs, info))
-            new = info["success"] & ~done
-            steps += t * int(new.sum())
-            won |= new
-            done |= info["success"] | info["fail"]
-            if bool(done.all()):
-                break
+        for step in play_episodes(env, policy.act, seed + batch, task.horizon):
+            if step.t == 0:
+                policy.reset()
+            totals.add(step)
         total += num_envs
-        successes += int(won.sum())
-        failures += int((done & ~won).sum())
+        successes += int(totals.success_once.sum())
+        failures += int((totals.fail_once & ~totals.success_once).sum())
+        steps += int(totals.lengths[totals.success_once].sum())
     env.close()
     return Outcome(total, successes, failures, steps / successes if successes else float("nan"))

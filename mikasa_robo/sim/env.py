@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
@@ -15,9 +16,7 @@ import sapien
 import sapien.physx as physx
 import sapien.render
 import torch
-from mani_skill.agents.controllers.base_controller import DictController
 from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
-from mani_skill.agents.multi_agent import MultiAgent
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.utils.system.backend import BackendInfo
 from mani_skill.utils import common
@@ -26,54 +25,28 @@ from torch import Tensor
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
+from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
+from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .kinematics import BatchedCpuKinematics
 from .materials import undrawn_materials
 from .render import require_rendering
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
-BATCHED = "physx_cpu_batched"
-"""Name of the backend that simulates many environments on CPU; "physx_cpu" chooses it for ``num_envs > 1``."""
-_CPU_NAMES = ("cpu", "physx_cpu")
-_CUDA_NAMES = ("cuda", "gpu", "physx_cuda")
 DEBUG_VARIABLE = "MIKASA_SIM_DEBUG"
 RobotVisuals = Literal["auto", "stock", "low_poly"]
 
 
-def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | None = None) -> str:
-    """The backend that ``sim_backend`` stands for.
+@dataclass(frozen=True)
+class _DrivenRobots:
+    """What has to be known of the robots at every control step."""
 
-    "auto" is "physx_cuda" where CUDA is there and ``num_envs > 1``, else "physx_cpu". Raises ValueError for a name that
-    is not known and RuntimeError for CUDA where there is none.
-    """
-    name = sim_backend.split(":")[0]
-    if name not in ("auto", BATCHED, *_CPU_NAMES, *_CUDA_NAMES):
-        raise ValueError(
-            f"sim_backend={sim_backend!r} is not known: use 'auto', 'physx_cpu' (any num_envs, no GPU needed) or "
-            "'physx_cuda' (optionally 'physx_cuda:<device number>')"
-        )
-    if cuda_available is None:
-        cuda_available = torch.cuda.is_available()
-    if name == "auto":
-        return "physx_cuda" if cuda_available and num_envs > 1 else "physx_cpu"
-    if name in _CUDA_NAMES and not cuda_available:
-        raise RuntimeError(
-            f"sim_backend={sim_backend!r} needs a CUDA device, and torch sees none: use sim_backend='auto' or 'physx_cpu'"
-        )
-    return sim_backend
-
-
-def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor:
-    """``env_idx``, (b,) whole numbers or (N,) bools, as (b,) int64. Raises where it names an env twice or one too far."""
-    index = torch.as_tensor(env_idx, device=device).reshape(-1)
-    if index.dtype == torch.bool:
-        index = torch.nonzero(index).reshape(-1)
-    index = index.to(torch.int64)
-    if len(index.unique()) != len(index):
-        raise ValueError(f"env_idx={index.tolist()} names an env twice")
-    if len(index) and (int(index.min()) < 0 or int(index.max()) >= num_envs):
-        raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{num_envs - 1}")
-    return index
+    modes: list[str]
+    """The control mode of each robot, for which the rest holds."""
+    rows: np.ndarray
+    """Rows of the articulations whose drive targets a controller sets."""
+    targets_move: bool
+    """Whether a controller moves its targets within a control step."""
 
 
 class BatchedSimMixin(BaseEnv):
@@ -93,7 +66,8 @@ class BatchedSimMixin(BaseEnv):
             low-poly where observations hold pictures that the CPU draws, else stock. What collides is the same in all.
     """
 
-    _closed = False  # that there is no scene does not tell: so it is too while a reset builds one anew
+    # a flag of its own: while a reset builds a new scene there is none either, and the environment is not closed
+    _closed = False
 
     def __init__(
         self,
@@ -110,12 +84,13 @@ class BatchedSimMixin(BaseEnv):
         **kwargs: Any,
     ) -> None:
         num_envs = positive_int("num_envs", num_envs)
-        self._kept_controllers: tuple[Tensor, list[tuple[Any, str, Tensor]]] | None = None
+        self._driven: _DrivenRobots | None = None
+        self._kept_controllers: tuple[Tensor, SavedControllers] | None = None
         self._sim_threads = default_threads() if sim_threads is None else positive_int("sim_threads", sim_threads)
         self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
-        self._batched_cpu = sim_backend == BATCHED or (sim_backend.split(":")[0] in _CPU_NAMES and num_envs > 1)
+        self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
         if self._batched_cpu and parallel_in_single_scene:
             raise ValueError(
                 "parallel_in_single_scene=True needs sim_backend='physx_cuda': on CPU every environment has its own scene"
@@ -197,8 +172,9 @@ class BatchedSimMixin(BaseEnv):
         low_poly = self.robot_visuals == "low_poly" and self.scene.can_render()
         with low_poly_robots(self.scene) if low_poly else contextlib.nullcontext():
             super()._load_agent(*args, **kwargs)
-        if self._batched_cpu and self.agent is not None:
-            for agent in self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]:
+        self._driven = None
+        if self._batched_cpu:
+            for agent in single_agents(self.agent):
                 agent.set_control_mode = functools.partial(self._set_control_mode, agent, agent.set_control_mode)
                 self._batch_kinematics(agent)
 
@@ -215,26 +191,36 @@ class BatchedSimMixin(BaseEnv):
             ):
                 controller.kinematics = BatchedCpuKinematics(controller)
 
+    def _find_driven_robots(self) -> None:
+        """Looks up, once a control mode, which robots' targets are set and whether they move within a control step."""
+        modes = [agent.control_mode for agent in single_agents(self.agent)]
+        if self._driven is not None and self._driven.modes == modes:
+            return
+        rows: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+        interpolates = False
+        for agent in single_agents(self.agent):
+            controllers = leaf_controllers([agent.controller])
+            if any(c.sets_target_qpos or c.sets_target_qvel for c in controllers):
+                rows.append(agent.robot._data_index.numpy().astype(np.int64))
+            interpolates |= any(getattr(c.config, "interpolate", False) for c in controllers)
+        self._driven = _DrivenRobots(modes, np.concatenate(rows), interpolates)
+
     def _push_targets(self) -> None:
+        assert self._driven is not None
         self.scene.px.gpu_apply_articulation_target_position()
         self.scene.px.gpu_apply_articulation_target_velocity()
-        if self._acts and self.agent is not None:
-            for agent in self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]:
-                if any(c.sets_target_qpos or c.sets_target_qvel for c in leaf_controllers([agent.controller])):
-                    self.scene.px.keep_awake(agent.robot._data_index.tolist())
+        if self._acts:
+            self.scene.px.keep_awake(self._driven.rows)
 
     def _before_control_step(self) -> None:
         # BaseEnv pushes drive targets into the simulation only where the simulation device is CUDA
         if self._batched_cpu:
+            self._find_driven_robots()
             self._push_targets()
-            self._interpolates = self.agent is not None and any(
-                getattr(controller.config, "interpolate", False)
-                for controller in leaf_controllers([self.agent.controller])
-            )
         super()._before_control_step()
 
     def _before_simulation_step(self) -> None:
-        if self._batched_cpu and self._interpolates:
+        if self._batched_cpu and self._driven is not None and self._driven.targets_move:
             self._push_targets()
         super()._before_simulation_step()
 
@@ -242,9 +228,10 @@ class BatchedSimMixin(BaseEnv):
         self._require_open()
         # ManiSkill checks this in single-env simulation only; with physics on CPU the check costs nothing
         if self._batched_cpu and isinstance(action, np.ndarray | Tensor):
-            bad = torch.isnan(torch.as_tensor(action)).reshape(self.num_envs, -1).any(dim=1)
-            if bad.any():
-                raise ValueError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
+            nan = torch.isnan(torch.as_tensor(action))
+            if nan.any():
+                bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
+                raise ValueError(f"the action of env {bad} is NaN")
         self._acts = action is not None
         return super()._step_action(action)
 
@@ -261,24 +248,25 @@ class BatchedSimMixin(BaseEnv):
         index = self._checked_env_idx(env_idx).sort().values
         others = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         others[index] = False
-        before = [(holder, name, tensor.clone()) for holder, name, tensor in self._controller_tensors()]
-        self._kept_controllers = (others, before)
+        self._kept_controllers = (others, SavedControllers(self.agent, self.num_envs))
         try:
             with self._forcing(index.tolist()):
                 return super().reset(seed=seed, options={**(options or {}), "env_idx": index})
         finally:
             self._kept_controllers = None
 
+    def _clear_sim_state(self) -> None:
+        # a single environment only sets velocities here; everything else is set once, after the episode's start is known
+        with self._forcing([]):
+            super()._clear_sim_state()
+
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info. A partial reset asks for it after it has reset every env's controllers and before it observes:
         the place to give the other envs theirs back."""
         self._require_open()
         if self._kept_controllers is not None:
-            (others, before), self._kept_controllers = self._kept_controllers, None
-            for holder, name, old in before:
-                now = getattr(holder, name)
-                now = now.raw_pose if hasattr(now, "raw_pose") else now
-                now[others] = old[others]
+            (others, saved), self._kept_controllers = self._kept_controllers, None
+            saved.restore(others)
         return super().get_info()
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
@@ -295,17 +283,8 @@ class BatchedSimMixin(BaseEnv):
         return checked_env_idx(env_idx, self.num_envs, self.device)
 
     def _controller_tensors(self) -> list[tuple[Any, str, Tensor]]:
-        """Per-env memory of the controllers, which BaseEnv.reset clears for every env, reset or not."""
-        found = []
-        if self.agent is not None and self.scene is not None:
-            agents = self.agent.agents if isinstance(self.agent, MultiAgent) else [self.agent]
-            for controller in leaf_controllers(c for agent in agents for c in agent.controllers.values()):
-                for name in ("_start_qpos", "_target_qpos", "_target_qvel", "_target_pose"):
-                    value = getattr(controller, name, None)
-                    tensor = getattr(value, "raw_pose", value)
-                    if isinstance(tensor, Tensor) and tensor.shape[:1] == (self.num_envs,):
-                        found.append((controller, name, tensor))
-        return found
+        """What the controllers remember of each env; BaseEnv.reset clears it for every env, reset or not."""
+        return controller_tensors(self.agent, self.num_envs)
 
     def get_state_dict(self) -> dict[str, Any]:
         """The state of the simulation, of all envs."""
@@ -318,8 +297,10 @@ class BatchedSimMixin(BaseEnv):
         with self._forcing(range(self.num_envs) if env_idx is None else common.to_numpy(env_idx).tolist()):
             super().set_state_dict(state, env_idx)
 
-    def _forcing(self, scenes: Iterable[int]) -> _Forcing:
-        return _Forcing(self, list(scenes))
+    def _forcing(self, envs: Iterable[int]) -> contextlib.AbstractContextManager[None]:
+        """A block in which every row of these envs is applied, changed or not; see `ForcedRows`."""
+        scene = self.scene
+        return scene.px.forcing(envs) if isinstance(scene, BatchedCpuScene) else contextlib.nullcontext()
 
     def _clear(self) -> None:
         scene = self.scene
@@ -335,36 +316,6 @@ class BatchedSimMixin(BaseEnv):
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("this environment was closed: make a new one to go on")
-
-
-class _Forcing:
-    """Within it, the scenes named are applied row by row, changed or not (see `BatchedCpuPhysx.force_scenes`)."""
-
-    def __init__(self, env: BatchedSimMixin, scenes: list[int]) -> None:
-        self._env, self._scenes = env, scenes
-
-    def __enter__(self) -> None:
-        self._force(self._scenes)
-
-    def __exit__(self, *exception: Any) -> None:
-        self._force(None)
-
-    def _force(self, scenes: list[int] | None) -> None:
-        if isinstance(self._env.scene, BatchedCpuScene):
-            self._env.scene.px.force_scenes(scenes)
-
-
-def leaf_controllers(controllers: Iterable[Any]) -> list[Any]:
-    """The controllers that move joints, out of the nested ones that only combine them."""
-    leaves = []
-    for controller in controllers:
-        if isinstance(controller, dict):
-            leaves += leaf_controllers(controller.values())
-        elif isinstance(controller, DictController):
-            leaves += leaf_controllers(controller.controllers.values())
-        else:
-            leaves.append(controller)
-    return leaves
 
 
 @functools.cache

@@ -96,13 +96,12 @@ class Intercept(RollingBallTask[InterceptState]):
         """``rest`` pays in the disc only, so that moving a stopped ball there costs nothing."""
         remaining = self._to_goal(s, data)
         in_goal = remaining == 0
-        still = rewards.still(data.joint_speed)
         slow = rewards.closeness(ball_speed(data))
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "place": rewards.closeness(remaining),
             "rest": torch.where(in_goal, slow, torch.zeros_like(slow)),
-            "still": torch.where(in_goal, still, 0.2 * still),
+            "still": rewards.still_when(in_goal, data.joint_speed),
         }
 
     def state_features(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:

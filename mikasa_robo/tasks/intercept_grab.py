@@ -82,13 +82,12 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     def reward_terms(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
         height = self._height(data)
         held = s.grasped & (height > LIFT_HEIGHT)
-        still = rewards.still(data.joint_speed)
-        grasped = s.grasped.to(still.dtype)
+        grasped = s.grasped.to(height.dtype)
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": grasped,
             "lift": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
-            "still": torch.where(held, still, 0.2 * still),
+            "still": rewards.still_when(held, data.joint_speed),
         }
 
     def state_features(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:

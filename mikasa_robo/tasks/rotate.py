@@ -55,6 +55,17 @@ def wrapped(angle: Tensor) -> Tensor:
     return math.pi - torch.remainder(math.pi - angle, 2 * math.pi)
 
 
+def stays_in_place(start: Tensor, peg: Tensor) -> Tensor:
+    """(N,) bool: the centre of the peg (N, ≥ 3) is within `NEAR` of ``start`` (N, ≥ 2) in x and in y."""
+    return ((peg[:, :2] - start[:, :2]).abs() < NEAR).all(dim=-1)
+
+
+def is_level(peg: Tensor) -> Tensor:
+    """(N,) bool: roll and pitch of the peg (N, ≥ 7) are within `LEVEL`."""
+    roll, pitch = tilt(peg[:, 3:7])
+    return (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
+
+
 def angle_range_of(both_ways: bool, angle_range: Sequence[float] | None) -> tuple[float, float]:
     """Return the range (low, high), rad, that the constructor arguments ask for. Raises ValueError if one is invalid."""
     default = TOLERANCE, LARGEST_ANGLE[boolean("both_ways", both_ways)]
@@ -164,6 +175,10 @@ class Rotate(MemoryEnv[RotateState]):
         s.mistaken = s.mistaken | (elsewhere & rest.set_down(s.rested))
 
     @staticmethod
+    def _facing(s: RotateState) -> Tensor:
+        return (s.target - s.turned).abs() < TOLERANCE
+
+    @staticmethod
     def _at_rest(s: RotateState, data: StepData) -> Tensor:
         return rest.at_rest(data.speeds[:, 0]) & (s.spin < REST_TURN)
 
@@ -180,10 +195,7 @@ class Rotate(MemoryEnv[RotateState]):
 
     def outcome(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
         peg = data.objects[:, 0]
-        facing = (s.target - s.turned).abs() < TOLERANCE
-        in_place = ((peg[:, :2] - s.start[:, :2]).abs() < NEAR).all(dim=-1)
-        roll, pitch = tilt(peg[:, 3:7])
-        level = (roll.abs() < LEVEL) & (pitch.abs() < LEVEL)
+        facing, in_place, level = self._facing(s), stays_in_place(s.start, peg), is_level(peg)
         fail = s.mistaken & (self.on_mistake == "fail")
         success = facing & rest.set_down(s.rested) & data.static & data.responding & ~fail
         return {
@@ -200,14 +212,15 @@ class Rotate(MemoryEnv[RotateState]):
     def reward_terms(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
         """``progress`` rises up to the target from either side; ``align`` rewards fingers on both long sides."""
         peg = data.objects[:, 0]
-        remaining = (s.target - s.turned).abs()
-        still = rewards.still(data.joint_speed)
+        done = self._facing(s)
+        if self.strict:
+            done = done & stays_in_place(s.start, peg) & is_level(peg)
         terms = {
             "reach": rewards.reach(data.tcp[:, :3], peg[:, :3]),
             "align": 1 - self._in_hand(data)[1] ** 2,
-            "grasp": s.grasped.to(still.dtype),
-            "progress": rewards.closeness(remaining, sharpness=1.0),
-            "still": torch.where((remaining < TOLERANCE) | ~data.responding, still, 0.2 * still),
+            "grasp": s.grasped.to(peg.dtype),
+            "progress": rewards.closeness((s.target - s.turned).abs(), sharpness=1.0),
+            "still": rewards.still_when(done | ~data.responding, data.joint_speed),
         }
         if self.strict:
             up = 1 - 2 * (peg[:, 4] ** 2 + peg[:, 5] ** 2)  # z component of the peg's z axis

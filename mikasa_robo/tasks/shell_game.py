@@ -202,33 +202,31 @@ class ShellGame(MemoryEnv[ShellState]):
     def reward_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
         mug = self._right_mug(s, data)
         tcp = data.tcp[:, :3]
-        still = rewards.still(data.joint_speed)
         if self.mode == "touch":
             touched = s.counted.any(dim=1)
-            one = torch.ones_like(still)
-            held = s.held.gather(1, s.target[:, None])[:, 0].to(still.dtype) / HOLD_STEPS
+            one = torch.ones_like(tcp[:, 0])
+            held = s.held.gather(1, s.target[:, None])[:, 0].to(one.dtype) / HOLD_STEPS
             return {
                 "reach": torch.where(touched, one, rewards.reach(tcp, mug[:, :3])),
                 "touch": torch.where(touched, one, held),
-                "still": still,
+                "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
             }
         if self.mode == "push":
             behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=tcp.device)
             remaining = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1)
             in_zone = remaining < ZONE_RADIUS
             return {
-                "reach": torch.where(in_zone, torch.ones_like(still), rewards.reach(tcp, behind)),
+                "reach": torch.where(in_zone, 1.0, rewards.reach(tcp, behind)),
                 "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
-                "still": torch.where(in_zone | ~data.responding, still, 0.2 * still),
+                "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
             }
         height = lowest_point(mug[:, :7])
-        grasped = s.grasped.to(still.dtype)
-        lifted = height > LIFT_HEIGHT
+        grasped = s.grasped.to(tcp.dtype)
         return {
             "reach": rewards.reach(tcp, mug[:, :3]),
             "grasp": grasped,
             "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
-            "still": torch.where(lifted | ~data.responding, still, 0.2 * still),
+            "still": rewards.still_when((height > LIFT_HEIGHT) | ~data.responding, data.joint_speed),
         }
 
     def oracle(self, s: ShellState) -> Tensor:

@@ -180,12 +180,11 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         there = 1 - self._to_middle(s, data) / (way - self.goal_tolerance)
         back = 1 - self._to_region(s, data) / (way - self.region_radius)
         arrived = s.reached & (self._to_region(s, data) == 0)
-        still = rewards.still(data.joint_speed)
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
-            "grasp": s.grasped.to(still.dtype),
+            "grasp": s.grasped.to(way.dtype),
             "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
-            "still": torch.where(arrived | ~data.responding, still, 0.2 * still),
+            "still": rewards.still_when(arrived | ~data.responding, data.joint_speed),
         }
 
     def oracle(self, s: TakeItBackState) -> Tensor:

@@ -1,0 +1,53 @@
+"""The robot held where it is, so that a policy cannot store the cue in its posture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from mani_skill.envs.scene import ManiSkillScene
+from mani_skill.utils.structs import Articulation
+from torch import Tensor
+
+
+class ArmHold:
+    """Holds the robots of some environments for one control step, whatever action they are given.
+
+    Args:
+        scene: the scene they are in.
+        robot: the robot of every environment.
+        held: (N,) bool, the environments whose robot stays where it is.
+        memory: the per-environment tensors that controllers keep from step to step: owner, attribute, tensor (N, …).
+    """
+
+    def __init__(
+        self, scene: ManiSkillScene, robot: Articulation, held: Tensor, memory: Iterable[tuple[Any, str, Tensor]]
+    ) -> None:
+        self._scene, self._robot, self._held = scene, robot, held
+        self._qpos = robot.get_qpos().clone()
+        self._memory = [(owner, name, tensor.clone()) for owner, name, tensor in memory]
+
+    def apply(self) -> None:
+        """Sets the drive targets. To be called before every substep: some controllers move their targets in between."""
+        if not self._scene.gpu_sim_enabled:
+            # a single environment; the caller makes no hold for one that is free
+            self._robot.set_joint_drive_targets(self._qpos, self._robot.active_joints)
+            self._robot.set_joint_drive_velocity_targets(torch.zeros_like(self._qpos), self._robot.active_joints)
+            return
+        px, rows, dof = self._scene.px, self._robot._data_index, self._qpos.shape[1]
+        for buffer, target in (
+            (px.cuda_articulation_target_qpos.torch(), self._qpos),
+            (px.cuda_articulation_target_qvel.torch(), torch.zeros_like(self._qpos)),
+        ):
+            buffer[rows, :dof] = torch.where(self._held[:, None], target, buffer[rows, :dof])
+        px.gpu_apply_articulation_target_position()
+        px.gpu_apply_articulation_target_velocity()
+
+    def restore_controllers(self) -> None:
+        """Gives controllers back what they remembered: an action that was not carried out leaves no trace in them."""
+        for owner, name, before in self._memory:
+            now = getattr(owner, name)
+            now = now.raw_pose if hasattr(now, "raw_pose") else now
+            held = self._held.reshape(-1, *[1] * (now.ndim - 1))
+            now.copy_(torch.where(held, before, now))

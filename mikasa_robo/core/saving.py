@@ -1,0 +1,87 @@
+"""A task's part of a saved state, and nested dicts of per-environment rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import state
+
+CLOCK, SPEEDS = "elapsed_steps", "object_speeds"
+
+
+def save_task(task_state: object, elapsed: Tensor, speeds: Tensor) -> dict[str, Tensor]:
+    """Copies of all that a task remembers, each float32 (N, D).
+
+    Args:
+        task_state: the task's dataclass of tensors.
+        elapsed: (N,) control steps since the reset.
+        speeds: (N, K) speeds of the objects over the last control step, m/s.
+    """
+    return {
+        **state.to_flat(task_state),
+        CLOCK: elapsed.to(torch.float32, copy=True)[:, None],
+        SPEEDS: speeds.clone(),
+    }
+
+
+def check_task(saved: Mapping[str, Tensor]) -> None:
+    """Raises KeyError where ``saved`` lacks what `load_task` needs."""
+    missing = {CLOCK, SPEEDS} - set(saved)
+    if missing:
+        raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another version")
+
+
+def load_task(saved: Mapping[str, Tensor], task_state: object, elapsed: Tensor, speeds: Tensor, index: Tensor) -> None:
+    """The inverse of `save_task`: writes the rows (b, …) of ``saved`` to the environments ``index`` (b,)."""
+    fields = dict(saved)
+    elapsed[index] = fields.pop(CLOCK).reshape(-1).to(elapsed)
+    speeds[index] = fields.pop(SPEEDS).to(speeds)
+    state.load_flat(task_state, fields, index)
+
+
+def take_rows(nested: Mapping[str, Any], index: Tensor) -> dict[str, Any]:
+    """The rows ``index`` of every tensor or array of a nested dict, copied."""
+    return {
+        name: take_rows(value, index) if isinstance(value, Mapping) else torch.as_tensor(value)[index]
+        for name, value in nested.items()
+    }
+
+
+def write_rows(into: Mapping[str, Any], rows: Mapping[str, Any], index: Tensor) -> None:
+    """Writes the rows (b, …) of a nested dict to the rows ``index`` (b,) of another one of the same structure."""
+    for name, value in into.items():
+        if isinstance(value, Mapping):
+            write_rows(value, rows[name], index)
+        else:
+            value[index] = rows[name].to(value)
+
+
+def unflatten(like: Mapping[str, Any], flat: Tensor) -> dict[str, Any]:
+    """Splits the vectors (N, D) of ``get_state`` into a nested dict.
+
+    Args:
+        like: a nested dict of tensors (N, …) with the wanted structure and widths.
+        flat: (N, D).
+
+    Raises:
+        ValueError: D is not what ``like`` adds up to.
+    """
+    parts, end = _split(like, flat, 0)
+    if end != flat.shape[1]:
+        raise ValueError(f"the state has {flat.shape[1]} numbers for each environment, this task has {end}")
+    return parts
+
+
+def _split(like: Mapping[str, Any], flat: Tensor, start: int) -> tuple[dict[str, Any], int]:
+    parts: dict[str, Any] = {}
+    for name, value in like.items():
+        if isinstance(value, Mapping):
+            parts[name], start = _split(value, flat, start)
+        else:
+            parts[name] = flat[:, start : start + value.shape[-1]]
+            start += value.shape[-1]
+    return parts, start

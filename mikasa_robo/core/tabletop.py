@@ -1,0 +1,68 @@
+"""The Panda at its table: robot, cameras, simulation settings."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import sapien
+import torch
+from mani_skill.sensors.camera import CameraConfig
+from mani_skill.utils import sapien_utils
+from mani_skill.utils.scene_builder.table import TableSceneBuilder
+from mani_skill.utils.structs import Pose
+from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
+from torch import Tensor
+
+from mikasa_robo.assets.low_poly import thin_out_ground
+from mikasa_robo.catalog import DEFAULT_VIEW
+
+from .sampling import ROBOT_BASE_X
+from .seeds import SeededEnv
+from .tensors import constant
+
+START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
+"""Joint positions at the start of an episode before noise: rad, and m for the two fingers."""
+ARM_JOINTS = 7
+TOUCH_LINKS = ("panda_hand", "panda_leftfinger", "panda_rightfinger")
+
+
+class TabletopEnv(SeededEnv):
+    """An empty table with a Panda, a base camera and 20 control steps a second."""
+
+    SUPPORTED_ROBOTS: ClassVar = ["panda_wristcam", "panda"]
+
+    @property
+    def _default_sim_config(self) -> SimConfig:
+        return SimConfig(
+            sim_freq=100,
+            control_freq=20,
+            gpu_memory_config=GPUMemoryConfig(found_lost_pairs_capacity=2**25, max_rigid_patch_count=2**18),
+        )
+
+    @property
+    def _default_sensor_configs(self) -> list[CameraConfig]:
+        pose = sapien_utils.look_at(eye=[0.3, 0, 0.6], target=[-0.1, 0, 0.1])
+        return [CameraConfig("base_camera", pose=pose, width=128, height=128, fov=np.pi / 2, near=0.01, far=100)]
+
+    @property
+    def _default_human_render_camera_configs(self) -> CameraConfig:
+        pose = sapien_utils.look_at(DEFAULT_VIEW.eye, DEFAULT_VIEW.target)
+        return CameraConfig("render_camera", pose=pose, width=512, height=512, fov=DEFAULT_VIEW.fov, near=0.01, far=100)
+
+    def _load_agent(self, options: dict[str, Any]) -> None:
+        super()._load_agent(options, sapien.Pose(p=[ROBOT_BASE_X, 0, 0]))
+
+    def _load_scene(self, options: dict[str, Any]) -> None:
+        self.table_scene = TableSceneBuilder(self)
+        self.table_scene.build()
+        if self.drawn_on_cpu:
+            thin_out_ground(self.table_scene.ground)
+
+    def _reset_table_and_robot(self, noise: Tensor) -> None:
+        """Puts table and robot of the environments being reset where they start; ``noise`` (b, 7) of the arm, rad."""
+        qpos = constant(START_QPOS, noise).repeat(len(noise), 1)
+        qpos[:, :ARM_JOINTS] += noise
+        self.table_scene.table.set_pose(self.table_scene.table.initial_pose)
+        self.agent.reset(qpos.to(torch.float32))
+        self.agent.robot.set_pose(Pose.create_from_pq(p=[ROBOT_BASE_X, 0, 0], device=self.device))

@@ -1,0 +1,74 @@
+"""Which simulator an environment gets, and which environments an index names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BATCHED = "physx_cpu_batched"
+"""Name of the backend that simulates many environments on CPU; "physx_cpu" chooses it for ``num_envs > 1``."""
+CPU_NAMES = ("cpu", "physx_cpu")
+CUDA_NAMES = ("cuda", "gpu", "physx_cuda")
+
+
+def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | None = None) -> str:
+    """The backend that ``sim_backend`` stands for.
+
+    Args:
+        sim_backend: "auto", "physx_cpu", "physx_cpu_batched", "physx_cuda" or "physx_cuda:<device number>". "auto" is
+            "physx_cuda" if there is a CUDA device and ``num_envs > 1``, else "physx_cpu".
+        num_envs: number of environments.
+        cuda_available: whether there is a CUDA device; None: ask torch.
+
+    Raises:
+        ValueError: the name is not known.
+        RuntimeError: a CUDA backend without a CUDA device.
+    """
+    name = sim_backend.split(":")[0]
+    if name not in ("auto", BATCHED, *CPU_NAMES, *CUDA_NAMES):
+        raise ValueError(
+            f"sim_backend={sim_backend!r} is not known: use 'auto', 'physx_cpu' (any num_envs, no GPU needed) or "
+            "'physx_cuda' (optionally 'physx_cuda:<device number>')"
+        )
+    if cuda_available is None:
+        cuda_available = torch.cuda.is_available()
+    if name == "auto":
+        return "physx_cuda" if cuda_available and num_envs > 1 else "physx_cpu"
+    if name in CUDA_NAMES and not cuda_available:
+        raise RuntimeError(
+            f"sim_backend={sim_backend!r} needs a CUDA device, and torch sees none: use sim_backend='auto' or 'physx_cpu'"
+        )
+    return sim_backend
+
+
+def is_batched_cpu(sim_backend: str, num_envs: int) -> bool:
+    """Whether a backend that `choose_sim_backend` returned means the batched CPU simulator."""
+    return sim_backend == BATCHED or (sim_backend.split(":")[0] in CPU_NAMES and num_envs > 1)
+
+
+def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor:
+    """The environments that ``env_idx`` names.
+
+    Args:
+        env_idx: (b,) whole numbers or (N,) bools.
+        num_envs: N.
+        device: where the result is wanted.
+
+    Returns:
+        (b,) int64.
+
+    Raises:
+        ValueError: an environment is named twice.
+        IndexError: an environment that is not there.
+    """
+    index = torch.as_tensor(env_idx, device=device).reshape(-1)
+    if index.dtype == torch.bool:
+        index = torch.nonzero(index).reshape(-1)
+    index = index.to(torch.int64)
+    if len(index.unique()) != len(index):
+        raise ValueError(f"env_idx={index.tolist()} names an env twice")
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= num_envs):
+        raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{num_envs - 1}")
+    return index

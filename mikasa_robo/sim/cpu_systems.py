@@ -1,0 +1,134 @@
+"""N CPU PhysX systems that are stepped together, with the interface that every PhysX system of SAPIEN has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import sapien
+import sapien.physx as physx
+
+from .stepping import ScenePool, native_step, steppers
+from .strictness import GpuApiMisuse
+
+
+class CpuSystems:
+    """Steps N scenes on several threads.
+
+    Steps are carried out when their result is first asked for, so the substeps of one control step run without a barrier
+    in between.
+
+    Args:
+        scenes: the sub-scenes, each with a ``PhysxCpuSystem`` of its own.
+        threads: how many threads step them.
+    """
+
+    def __init__(self, scenes: Sequence[sapien.Scene], threads: int) -> None:
+        self.threads = threads
+        self._scenes = list(scenes)
+        self._systems: list[physx.PhysxCpuSystem] = [scene.physx_system for scene in self._scenes]
+        self._pool: ScenePool | None = None
+        self._pending_substeps = 0
+
+    # ------------------------------------------------------------------ what is in the scenes
+    @property
+    def timestep(self) -> float:
+        """Length of one physics substep, s."""
+        return float(self._systems[0].timestep)
+
+    @timestep.setter
+    def timestep(self, value: float) -> None:
+        self._finish_steps()
+        for system in self._systems:
+            system.timestep = value
+
+    def get_timestep(self) -> float:
+        """Length of one physics substep, s."""
+        return self.timestep
+
+    def set_timestep(self, timestep: float) -> None:
+        """Sets the length of one physics substep, s."""
+        self.timestep = timestep
+
+    @property
+    def rigid_dynamic_components(self) -> list[physx.PhysxRigidDynamicComponent]:
+        """Every rigid dynamic (and kinematic) body, scene by scene."""
+        return [body for system in self._systems for body in system.rigid_dynamic_components]
+
+    @property
+    def rigid_static_components(self) -> list[physx.PhysxRigidStaticComponent]:
+        """Every static body, scene by scene."""
+        return [body for system in self._systems for body in system.rigid_static_components]
+
+    @property
+    def articulation_link_components(self) -> list[physx.PhysxArticulationLinkComponent]:
+        """Every link, scene by scene."""
+        return [link for system in self._systems for link in system.articulation_link_components]
+
+    def get_contacts(self) -> list[physx.PhysxContact]:
+        """Every contact of the last substep, scene by scene."""
+        self._finish_steps()
+        return [contact for system in self._systems for contact in system.get_contacts()]
+
+    def get_scene_offset(self, scene: sapien.Scene) -> np.ndarray:
+        """Zero: every CPU scene has a world of its own."""
+        return np.zeros(3, dtype=np.float32)
+
+    def sync_poses_gpu_to_cpu(self) -> None:
+        """Finishes outstanding steps. There is nothing to copy, as bodies live on the CPU."""
+        self._finish_steps()
+
+    # ------------------------------------------------------------------ stepping
+    def _start(self) -> None:
+        self._steppers = steppers(self._systems)
+        # without the native step threads wait for Python's global lock: a second one only gets in the way
+        self._pool = ScenePool(len(self._systems), self.threads if native_step() is not None else 1)
+        self.threads = self._pool.threads
+
+    def close(self) -> None:
+        """Ends the threads and lets go of the scenes. May be called twice."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pending_substeps = 0
+
+    def step(self) -> None:
+        """One physics substep of every scene."""
+        if self._pool is None:
+            raise GpuApiMisuse("step was called before gpu_init")
+        self._before_step()
+        self._pending_substeps += 1
+
+    def step_start(self) -> None:
+        """Starts a step (CPU: the whole step, see `step`)."""
+        self.step()
+
+    def step_finish(self) -> None:
+        """Waits for a step."""
+        self._finish_steps()
+
+    def _finish_steps(self) -> None:
+        """Carries out the steps asked for so far: one thread takes all substeps of a scene, then the next scene."""
+        if not self._pending_substeps:
+            return
+        assert self._pool is not None
+        substeps, self._pending_substeps = self._pending_substeps, 0
+        stepper_of, read = self._steppers, self._read_scene
+        self._forget_scenes()
+
+        def job(scene: int) -> None:
+            step = stepper_of[scene]
+            for _ in range(substeps):
+                step()
+            read(scene)
+
+        self._pool.run(job)
+
+    # ------------------------------------------------------------------ for subclasses
+    def _before_step(self) -> None:
+        """Called when a step is asked for."""
+
+    def _forget_scenes(self) -> None:
+        """Called before outstanding steps are carried out."""
+
+    def _read_scene(self, scene: int) -> None:
+        """Called by the thread that has just carried out the steps of a scene."""
