@@ -200,7 +200,7 @@ def test_success(env: Env, distance: float, lift: float, speed: float, joint_spe
 @pytest.mark.parametrize("on_mistake", ["fail", "ignore"])
 def test_to_set_the_cube_down_elsewhere_is_a_mistake_for_good(env: Env, on_mistake: str) -> None:
     task, s = task_of(env), fresh()
-    task.on_mistake = on_mistake  # type: ignore[assignment]
+    task.on_mistake = on_mistake
     elsewhere = s.start[:, :2] + (REGION + 0.01) * directions()
 
     def rest(xy: Tensor, steps: int = 2) -> dict[str, Tensor]:
