@@ -201,7 +201,7 @@ def make_training_env(
         RenderingUnavailableError: ``render_mode`` needs images, and SAPIEN cannot render here.
         ValueError: observations of this mode are nested, or the task does not take one of the arguments.
     """
-    from mikasa_robo.sim.env import choose_sim_backend
+    from mikasa_robo.sim.backend import choose_sim_backend
 
     if render_mode is not None:
         # ManiSkill's own tasks do not check, and their error shows whatever the Vulkan loader says.

@@ -143,7 +143,12 @@ def test_rows_that_were_not_written_are_left_alone(env: BaseEnv) -> None:
     px: Any = env.scene.px
     calls: list[int] = []
     original = px._writer.rigid_data
-    px._writer.rigid_data = lambda rows, values, changed: (calls.extend(rows.tolist()), original(rows, values, changed))
+
+    def recorded(rows: Any, values: Any, changed: Any) -> None:
+        calls.extend(rows.tolist())
+        original(rows, values, changed)
+
+    px._writer.rigid_data = recorded
     data = px.cuda_rigid_body_data.torch()
     row = int(env.cube._body_data_index[2])
     data[row, 2] += 0.5

@@ -28,7 +28,7 @@ def own_task() -> Iterator[str]:
     yield f"{OWN_MODULE}:{OWN_ID}"
     sys.modules.pop(OWN_MODULE, None)
     for registry, before in ((catalog._TABLE, rows), (gym.registry, specs)):
-        table: dict[str, Any] = registry  # type: ignore[assignment]
+        table: dict[str, Any] = registry
         table.clear()
         table.update(before)
 
