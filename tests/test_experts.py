@@ -54,40 +54,42 @@ def test_a_row_without_a_skill_has_no_expert(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("env_id", MECHANICS)
-def test_the_expert_is_within_five_points_of_its_goal(env_id: str) -> None:
-    """50 episodes of fixed seeds: an expert exactly at its goal of 99 % would pass with a probability of 99.8 %."""
-    outcome = run(env_id, "expert")
-    assert outcome.rate >= memory_need.goal(CATALOG[env_id]) - 0.05, outcome
-
-
-@pytest.mark.parametrize("env_id", MECHANICS)
 @torch.no_grad()
-def test_the_reward_rises_along_the_expert_s_path(env_id: str) -> None:
-    """From the response on it pays more in each third of the way, it is 1 at success, and never before."""
-    env = make(env_id, 16, obs_mode=OBS_MODE)
+def test_the_expert_reaches_its_goal_and_the_reward_rises_along_its_path(env_id: str) -> None:
+    """50 episodes of fixed seeds.
+
+    The success rate is at most five points below the goal: an expert exactly at a goal of 99 % would pass with a
+    probability of 99.8 %. From the response on the reward is higher in each third of the way; it is 1 exactly at success.
+    """
+    env = make(env_id, EPISODES, obs_mode=OBS_MODE)
     task = base(env)
     expert = Expert(make_skill(env_id, task))
-    obs, info = env.reset(seed=11)
+    obs, info = env.reset(seed=7)
     expert.reset()
-    rewards, success, responding = [], [], []
-    for _ in range(task.horizon):
+    rewards: list[Tensor] = []
+    success: list[Tensor] = []
+    over = torch.zeros(EPISODES, dtype=torch.bool)
+    while not bool(over.all()) and len(rewards) < task.horizon:
         obs, reward, _, _, info = env.step(expert.act(obs, info))
         rewards.append(reward)
         success.append(info["success"])
-        responding.append(task.timeline.responding(task.elapsed_steps))
+        over |= info["success"] | info["fail"]
+    start = task.timeline.response_start
     env.close()
     reward, won = torch.stack(rewards), torch.stack(success)  # (T, N)
-    start = int(torch.stack(responding)[:, 0].to(torch.int8).argmax())
-    assert int(won.any(dim=0).sum()) >= 14
     assert torch.equal(reward == 1, won)
-    thirds = []
-    for i in won.any(dim=0).nonzero().flatten().tolist():
-        path = reward[start : int(won[:, i].to(torch.int8).argmax()), i]
-        thirds.append(torch.stack([part.mean() for part in path.tensor_split(3)]))
-    mean = torch.stack(thirds).mean(dim=0)
+    rate = float(won.any(dim=0).to(torch.float32).mean())
+    assert rate >= memory_need.goal(CATALOG[env_id]) - 0.05, rate
+    ends = won.to(torch.int8).argmax(dim=0)
+    thirds = torch.stack(
+        [
+            torch.stack([part.mean() for part in reward[start : int(ends[i]), i].tensor_split(3)])
+            for i in won.any(dim=0).nonzero().flatten()
+        ]
+    )
+    mean = thirds.mean(dim=0)
     assert float(mean[0]) < float(mean[1]) < float(mean[2]), mean
-    rising = torch.stack(thirds)[:, 2] > torch.stack(thirds)[:, 0]
-    assert float(rising.to(torch.float32).mean()) > 0.85, thirds
+    assert float((thirds[:, 2] > thirds[:, 0]).to(torch.float32).mean()) > 0.85, thirds
 
 
 def upper_bound(p: float, n: int, tail: float = 1e-4) -> int:
@@ -104,28 +106,28 @@ def upper_bound(p: float, n: int, tail: float = 1e-4) -> int:
 def test_without_memory_there_is_only_chance(env_id: str) -> None:
     chance = memory_need.chance(CATALOG[env_id])
     assert chance is not None
-    outcome = run(env_id, "memoryless")
+    outcome = run(env_id, "memoryless", 32)
     assert outcome.successes <= upper_bound(chance, outcome.episodes), outcome
     assert outcome.successes + outcome.failures > 0.9 * outcome.episodes, "most did not even try"
 
 
 @pytest.mark.parametrize("env_id", ["RememberColor3-v0", "ShellGamePick-v0", "SeqOfColors3-v0", "ChainOfColors3-v0"])
 def test_a_memory_of_what_was_seen_is_as_good_as_the_oracle(env_id: str) -> None:
-    assert run(env_id, "forgetful", 16).successes >= 15
+    assert run(env_id, "window", 16).successes >= 15
 
 
 @pytest.mark.parametrize("env_id", ["RotateStrictPos-v0", "TakeItBack-v0"])
 def test_what_is_handled_may_be_hidden_for_a_while(env_id: str) -> None:
     """The hand keeps out of the place where it will stand again; and what stands there again was not moved."""
     assert run(env_id, "expert", 16, delay_steps=20).successes >= 15
-    assert run(env_id, "forgetful", 16, delay_steps=20).successes >= 15
+    assert run(env_id, "window", 16, delay_steps=20).successes >= 15
 
 
 def test_a_sweep_is_a_guess_unless_mistakes_are_ignored() -> None:
-    swept = run("RememberColor3-v0", "sweeper")
+    swept = run("RememberColor3-v0", "exhaustive")
     assert swept.successes <= upper_bound(1 / 3, EPISODES)
     assert swept.successes + swept.failures >= 0.9 * EPISODES
-    free = run("RememberColor3-v0", "sweeper", on_mistake="ignore", response_steps=80)
+    free = run("RememberColor3-v0", "exhaustive", on_mistake="ignore", response_steps=80)
     assert free.rate > 0.9, free
     assert free.failures == 0
 
@@ -134,10 +136,23 @@ def test_a_sweep_is_a_guess_unless_mistakes_are_ignored() -> None:
 def test_a_posture_serves_as_a_memory_unless_the_arm_is_held(env_id: str) -> None:
     chance = memory_need.chance(CATALOG[env_id])
     assert chance is not None
-    assert run(env_id, "embodied").rate > 0.9
-    held = run(env_id, "embodied", arm="held")
-    assert held.successes <= upper_bound(chance, EPISODES), held
-    assert run(env_id, "expert", arm="held").rate > 0.94
+    assert run(env_id, "posture", 24).successes >= 22
+    held = run(env_id, "posture", 24, arm="held")
+    assert held.successes <= upper_bound(chance, held.episodes), held
+    assert run(env_id, "expert", 24, arm="held").successes >= 23
+
+
+def test_published_names_of_policies_go_on_working() -> None:
+    env = make("RememberColor3-v0", 2, obs_mode=OBS_MODE)
+    skill = make_skill("RememberColor3-v0", base(env))
+    pairs: list[tuple[PolicyName, PolicyName]] = [
+        ("forgetful", "window"),
+        ("sweeper", "exhaustive"),
+        ("embodied", "posture"),
+    ]
+    for old, new in pairs:
+        assert type(policy_maker(old)(skill)) is type(policy_maker(new)(skill))
+    env.close()
 
 
 def test_random_actions_do_not_succeed() -> None:
@@ -294,10 +309,10 @@ def test_the_sweep_finds_how_far_back_a_task_reaches(tmp_path: Path, capsys: pyt
     files = ["--markdown", str(tmp_path / "sweep.md"), "--picture", str(tmp_path / "sweep.png")]
     files += ["--csv", str(tmp_path / "sweep.csv")]
     size = ["--episodes", "16", "--num-envs", "16", "--delay", "12", "--resolution", "12"]
-    memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    memory_need.main(["--sweep", "window", "--ids", "RememberColor3-v0", *files, *size])
     assert "delay 12 k 0" in capsys.readouterr().out
     first = (tmp_path / "sweep.md").read_text()
-    memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    memory_need.main(["--sweep", "window", "--ids", "RememberColor3-v0", *files, *size])
     assert "delay 12 k 0" not in capsys.readouterr().out, "what was measured is measured again"
     assert (tmp_path / "sweep.md").read_text() == first
     (row,) = (tmp_path / "sweep.md").read_text().splitlines()[2:]

@@ -144,6 +144,7 @@ class ShellGame(MemoryEnv[ShellState]):
         return sample_shells(u)
 
     def layout(self, s: ShellState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        """The mugs are hidden during the cue; afterwards one of them covers the ball."""
         return shell_layout(s, self.timeline.phase(elapsed))
 
     def update_state(self, s: ShellState, data: StepData, touching: Tensor) -> None:
@@ -172,19 +173,26 @@ class ShellGame(MemoryEnv[ShellState]):
         visible[:, 0] &= ~inside
         return visible, poses
 
-    def _right_mug(self, s: ShellState, data: StepData) -> Tensor:
+    @staticmethod
+    def _target_mug(s: ShellState, data: StepData) -> Tensor:
+        """(N, 13) pose and velocities of the mug with the ball."""
         return data.objects[:, 1:].gather(1, s.target[:, None, None].expand(-1, 1, 13))[:, 0]
 
-    def _goal(self, s: ShellState) -> Tensor:
-        """(N, 2) x and y of the centre of the zone, m."""
-        goal = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))[:, 0].clone()
-        goal[:, 0] += PUSH_DISTANCE
-        return goal
+    @staticmethod
+    def _zone_centre(s: ShellState) -> Tensor:
+        """(N, 2) x and y of the centre of the zone to push the mug into, m."""
+        centre = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))[:, 0].clone()
+        centre[:, 0] += PUSH_DISTANCE
+        return centre
+
+    def _distance_to_zone_centre(self, s: ShellState, mug: Tensor) -> Tensor:
+        """(N,) distance of a mug (N, ≥ 2) from the centre of the zone, m."""
+        return torch.linalg.norm(mug[:, :2] - self._zone_centre(s), dim=-1)
 
     def outcome(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
-        mug = self._right_mug(s, data)
+        mug = self._target_mug(s, data)
         touched = s.counted.any(dim=1)
-        in_zone = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1) < ZONE_RADIUS
+        in_zone = self._distance_to_zone_centre(s, mug) < ZONE_RADIUS
         at_rest = rest.at_rest(data.speeds[:, 1:].gather(1, s.target[:, None])[:, 0])
         lifted = lowest_point(mug[:, :7]) > LIFT_HEIGHT
         done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & data.responding
@@ -200,30 +208,36 @@ class ShellGame(MemoryEnv[ShellState]):
         }
 
     def reward_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
-        mug = self._right_mug(s, data)
-        tcp = data.tcp[:, :3]
-        if self.mode == "touch":
-            touched = s.counted.any(dim=1)
-            one = torch.ones_like(tcp[:, 0])
-            held = s.held.gather(1, s.target[:, None])[:, 0].to(one.dtype) / HOLD_STEPS
-            return {
-                "reach": torch.where(touched, one, rewards.reach(tcp, mug[:, :3])),
-                "touch": torch.where(touched, one, held),
-                "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
-            }
-        if self.mode == "push":
-            behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=tcp.device)
-            remaining = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1)
-            in_zone = remaining < ZONE_RADIUS
-            return {
-                "reach": torch.where(in_zone, 1.0, rewards.reach(tcp, behind)),
-                "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
-                "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
-            }
-        height = lowest_point(mug[:, :7])
-        grasped = s.grasped.to(tcp.dtype)
+        terms = {"touch": self._touch_terms, "push": self._push_terms, "pick": self._pick_terms}
+        return terms[self.mode](s, data)
+
+    def _touch_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        touched = s.counted.any(dim=1)
+        near = rewards.reach(data.tcp[:, :3], self._target_mug(s, data)[:, :3])
+        held = s.held.gather(1, s.target[:, None])[:, 0].to(near.dtype) / HOLD_STEPS
         return {
-            "reach": rewards.reach(tcp, mug[:, :3]),
+            "reach": torch.where(touched, 1.0, near),
+            "touch": torch.where(touched, 1.0, held),
+            "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
+        }
+
+    def _push_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._target_mug(s, data)
+        behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=mug.device)
+        remaining = self._distance_to_zone_centre(s, mug)
+        in_zone = remaining < ZONE_RADIUS
+        return {
+            "reach": torch.where(in_zone, 1.0, rewards.reach(data.tcp[:, :3], behind)),
+            "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
+            "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
+        }
+
+    def _pick_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._target_mug(s, data)
+        height = lowest_point(mug[:, :7])
+        grasped = s.grasped.to(height.dtype)
+        return {
+            "reach": rewards.reach(data.tcp[:, :3], mug[:, :3]),
             "grasp": grasped,
             "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
             "still": rewards.still_when((height > LIFT_HEIGHT) | ~data.responding, data.joint_speed),
@@ -236,7 +250,7 @@ class ShellGame(MemoryEnv[ShellState]):
         return {"ball under": [f"the robot's {MUG_NAMES[mug]} mug" for mug in s.target.tolist()]}
 
     def state_features(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
-        mug = self._right_mug(s, data)
+        mug = self._target_mug(s, data)
         responding = data.responding[:, None]
         features = {
             "target": torch.nn.functional.one_hot(s.target, MUGS),
@@ -245,7 +259,7 @@ class ShellGame(MemoryEnv[ShellState]):
             "counted": s.counted,
         }
         if self.mode == "push":
-            features["target_to_goal"] = (self._goal(s) - mug[:, :2]) * responding
+            features["target_to_goal"] = (self._zone_centre(s) - mug[:, :2]) * responding
         if self.mode == "pick":
             features["grasped"] = s.grasped
             features["fingers"] = data.fingers
