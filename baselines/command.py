@@ -21,6 +21,7 @@ from .distributed import DistContext, join_processes
 from .environments import (
     EnvFactory,
     check_env_id,
+    check_workers,
     choose_obs_mode,
     is_robot_task,
     make_gymnasium_env,
@@ -127,6 +128,8 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
         ArgumentError: an option does not apply to this kind of environment.
     """
     env_kwargs = read_env_kwargs(args.env_kwargs)
+    if args.num_workers is not None:
+        check_workers(args.env_id, args.num_workers, args.sim_backend)
     if is_robot_task(args.env_id):
         return functools.partial(
             make_training_env,
@@ -137,6 +140,7 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
             obs_mode=choose_obs_mode(args),
             env_kwargs=env_kwargs,
             gpu=None if dist is None else dist.gpu,
+            num_workers=args.num_workers,
         )
     if args.obs is not None:
         raise ArgumentError(

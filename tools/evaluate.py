@@ -68,6 +68,9 @@ class Args:
     """Episodes that run at a time. The episodes are the same whatever the number."""
     sim_backend: str | None = None
     """Physics backend of robot tasks, such as physx_cpu; by default as in training."""
+    num_workers: int | None = None
+    """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
+    in this process. Results are the same."""
     out: Path | None = None
     """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder."""
 
@@ -83,6 +86,8 @@ def check(args: Args) -> list[Checkpoint]:
 
     if args.num_envs < 1:
         raise OptionError(f"--num-envs {args.num_envs} must be at least 1")
+    if args.num_workers is not None and not 1 <= args.num_workers <= args.num_envs:
+        raise OptionError(f"--num-workers {args.num_workers} must be from 1 to --num-envs {args.num_envs}")
     if args.episodes is not None and args.episodes < 1:
         raise OptionError(f"--episodes {args.episodes} must be at least 1")
     if not args.checkpoint:
@@ -205,7 +210,7 @@ def evaluate_checkpoints(
     checkpoints = check(args)
     first = checkpoints[0]
     episodes = args.episodes or (PAPER_EPISODES if args.protocol == "paper" else EPISODES)
-    trained = dataclasses.replace(first.args, env_id=first.env_id)
+    trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
     if args.sim_backend is not None:
         trained.sim_backend = args.sim_backend
     with contextlib.ExitStack() as stack:

@@ -22,6 +22,7 @@ from mikasa_robo.experts.evaluation import PolicyMaker
 from mikasa_robo.experts.makers import POLICY_NAMES, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE
 from mikasa_robo.experts.registry import make_skill
+from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.video import Images, VideoWriter, tile_images
 
@@ -173,7 +174,6 @@ def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mo
         raise OptionError(f"--env-id {env_id} cannot be made: {error}") from error
 
 
-@torch.no_grad()
 def play(env: Any, player: PolicyPlayer, seeds: int | Sequence[int], every: int = 1) -> Iterator[Frame]:
     """Play one episode in each environment until all are over.
 
@@ -184,26 +184,19 @@ def play(env: Any, player: PolicyPlayer, seeds: int | Sequence[int], every: int 
         every: yield a frame at each ``every``-th control step and at the end of each episode; with 0 only the last
             frame, without images.
     """
-    obs, info = env.reset(seed=seeds if isinstance(seeds, int) else list(seeds))
-    act = player.start(env)
-    n = env.unwrapped.num_envs
-    running = np.ones(n, dtype=bool)
-    success = np.zeros(n, dtype=bool)
-    if every:
-        yield Frame(_images(env), running, success)
-    for t in range(1, find_horizon(env) + 1):
-        obs, _, terminated, truncated, info = env.step(act(obs, info))
-        if "success" in info:
-            success = success | (info["success"].cpu().numpy() & running)
-        after = running & ~(terminated | truncated).cpu().numpy()
+    policy: list[Act] = []  # made once the environment has been reset
+    totals = EpisodeTotals()
+    seed = seeds if isinstance(seeds, int) else list(seeds)
+    for step in play_episodes(env, lambda obs, info: policy[0](obs, info), seed, find_horizon(env)):
+        if step.t == 0:
+            policy.append(player.start(env))
+        totals.add(step)
         # An episode that ends between two frames gets one for its end.
-        if every and (t % every == 0 or (after != running).any()):
-            yield Frame(_images(env), running, success)
-        running = after
-        if not running.any():
-            break
+        if every and (step.t % every == 0 or bool((step.still_running != step.running).any())):
+            yield Frame(_images(env), step.running.cpu().numpy(), totals.success_once.cpu().numpy())
     if not every:
-        yield Frame(np.zeros((n, 0, 0, 3), dtype=np.uint8), running, success)
+        nothing = np.zeros((env.unwrapped.num_envs, 0, 0, 3), dtype=np.uint8)
+        yield Frame(nothing, step.still_running.cpu().numpy(), totals.success_once.cpu().numpy())
 
 
 def _images(env: Any) -> Images:
