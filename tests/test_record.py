@@ -218,6 +218,8 @@ def test_a_task_of_ones_own_is_recorded_by_its_module(
 ) -> None:
     policy = save_untrained(tmp_path / "policy.pt", OWN_ID, 40, OWN_MODULE, sim_backend="physx_cpu")
     argv = ["record", "--episodes", "1", "--size", "128", "--out", str(tmp_path / "videos")]
+    assert cli.main([*argv, "--env-id", OWN_ID, "--policy", str(policy)]) == 2
+    assert f"add --env-id {own_task}" in capsys.readouterr().err
     assert cli.main([*argv, "--env-id", own_task]) == 2
     assert f"{OWN_ID} has no scripted policy" in capsys.readouterr().err
     assert cli.main([*argv, "--env-id", own_task, "--policy", str(policy)]) == 0

@@ -158,8 +158,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = tyro.cli(Options, args=argv, prog="mikasa record")
     try:
         _check(options)
-        options = dataclasses.replace(options, env_id=resolve_env_id(options.env_id))
-        _check_policy(options)
     except OptionError as error:
         print(error, file=sys.stderr)
         return 2
@@ -172,12 +170,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         import_foreign(options.algorithm, options.network)
+        options = dataclasses.replace(options, env_id=_resolve(options))
+        _check_policy(options)
         for line in record(options, load_player(options.policy)):
             print(line)
     except (OptionError, CheckpointError, UnsuitablePolicyError, RenderingUnavailableError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _resolve(options: Options) -> str:
+    """The bare ID of a registered task. Raises OptionError where there is none."""
+    if options.policy not in POLICY_NAMES and ":" not in options.env_id:
+        from .checkpoint import read_checkpoint, resolve_checkpoint_env_id
+
+        checkpoint = read_checkpoint(Path(options.policy))
+        if checkpoint.env_id == options.env_id:  # it may know the module that has to be named
+            return resolve_checkpoint_env_id(checkpoint, None)
+    return resolve_env_id(options.env_id)
 
 
 def _check(options: Options) -> None:
