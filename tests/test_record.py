@@ -64,7 +64,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             ["--env-id", "RememberColour3-v0"],
             "--env-id RememberColour3-v0 is not registered; did you mean RememberColor3-v0",
         ),
-        (["--policy", "best"], "--policy best is no file; give a checkpoint, or one of expert, forgetful, memoryless"),
+        (["--policy", "best"], "--policy best is no file; give a checkpoint, or one of expert, window, memoryless"),
         (["--episodes", "0"], "--episodes 0 must be at least 1"),
         (["--seed", "-1"], "--seed -1 must be at least 0"),
         (["--size", "511"], "--size 511 must be an even number of pixels from 128 to 2048"),
@@ -299,8 +299,8 @@ def test_tiles_go_row_by_row() -> None:
 # ---------------------------------------------------------------------- the gallery
 def test_the_gallery_has_every_family() -> None:
     families = {row.family for row in CATALOG.values()}
-    assert set(gallery.SCENES) == families
-    assert all(CATALOG[env_id].family == family for family, (env_id, _) in gallery.SCENES.items())
+    assert set(gallery.scenes()) == families
+    assert all(CATALOG[env_id].family == family for family, (env_id, _) in gallery.scenes().items())
     assert {path.name for path in DOCS.iterdir()} == {f"{family}.webp" for family in families}
     for path in DOCS.iterdir():
         assert path.stat().st_size < gallery.LIMIT == 300_000
