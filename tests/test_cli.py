@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tool_helpers import OWN_ID, own_task
 
 import mikasa_robo
 from mikasa_base.factory import missing_dependency
@@ -24,6 +25,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+__all__ = ["own_task"]  # a fixture
 
 HEAVY = ("torch", "sapien", "mani_skill")
 
@@ -252,6 +255,11 @@ def test_the_current_folder_is_searched_last_for_modules_of_tasks(
     assert "--env-id Mine-v0 is not registered" in captured.err
     assert sys.path[-1] == str(tmp_path)
     del sys.modules["my_tasks_of_cli"]
+
+
+def test_the_expert_of_a_task_of_ones_own_is_run(own_task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["expert", "--env-id", own_task, "--episodes", "2", "--num-envs", "2"]) == 0
+    assert capsys.readouterr().out.startswith(f"{OWN_ID} expert: success 100.0%")
 
 
 # ---------------------------------------------------------------------- modules that have moved

@@ -70,7 +70,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["--size", "511"], "--size 511 must be an even number of pixels from 128 to 2048"),
         (["--overlay", "all", "step"], "--overlay all step: give all, none, or some of task, step, reward, terms"),
         (["--overlay", "step", "step"], "--overlay step step: give all"),
-        (["--env-id", "PickCube-v1"], "PickCube-v1 has no scripted policy; give a checkpoint file"),
+        (["--env-id", "PickCube-v1"], "PickCube-v1 has no expert, so no scripted policy; give a checkpoint"),
         (["--env-id", "no_such:Mine-v0"], "there is no module 'no_such'"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for the whole episode"),
     ],
@@ -220,11 +220,12 @@ def test_a_task_of_ones_own_is_recorded_by_its_module(
     argv = ["record", "--episodes", "1", "--size", "128", "--out", str(tmp_path / "videos")]
     assert cli.main([*argv, "--env-id", OWN_ID, "--policy", str(policy)]) == 2
     assert f"add --env-id {own_task}" in capsys.readouterr().err
-    assert cli.main([*argv, "--env-id", own_task]) == 2
-    assert f"{OWN_ID} has no scripted policy" in capsys.readouterr().err
     assert cli.main([*argv, "--env-id", own_task, "--policy", str(policy)]) == 0
     assert [path.name for path in (tmp_path / "videos").iterdir()] == [f"{OWN_ID}_policy_seed0.mp4"]
     assert made[0]["sim_backend"] == "physx_cpu", "as the policy was trained"
+    assert cli.main([*argv, "--env-id", own_task]) == 0, "its row names the expert"
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}/videos/{OWN_ID}_expert_seed0.mp4: success")
+    assert made[1]["sim_backend"] == "auto"
 
 
 def test_a_task_of_maniskill_is_recorded_with_the_overlays_that_fit(

@@ -14,7 +14,7 @@ import tyro
 
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.deprecation import deprecated_names
-from mikasa_robo.experts.makers import POLICY_NAMES
+from mikasa_robo.experts.makers import EARLIER_NAMES, POLICY_NAMES
 
 from .cameras import camera_for
 from .env_ids import OptionError, resolve_env_id
@@ -194,7 +194,7 @@ def _resolve(options: Options) -> str:
 def _check(options: Options) -> None:
     """Raises OptionError for what is wrong whatever the task."""
     if options.policy not in POLICY_NAMES and not Path(options.policy).is_file():
-        names = ", ".join(POLICY_NAMES)
+        names = ", ".join(name for name in POLICY_NAMES if name not in EARLIER_NAMES)
         raise OptionError(f"--policy {options.policy} is no file; give a checkpoint, or one of {names}")
     if options.episodes < 1:
         raise OptionError(f"--episodes {options.episodes} must be at least 1")
@@ -218,7 +218,7 @@ def _check_policy(options: Options) -> None:
 
         if not has_skill(options.env_id):
             raise OptionError(
-                f"--policy {options.policy}: {options.env_id} has no scripted policy; give a checkpoint file"
+                f"--policy {options.policy}: {options.env_id} has no expert, so no scripted policy; give a checkpoint"
             )
     if options.arm is not None and row is None:
         raise OptionError(f"--arm {options.arm} is for MIKASA's tasks; leave it out for {options.env_id}")
@@ -235,7 +235,7 @@ __getattr__ = deprecated_names(
         "Player": "mikasa_robo.tools.playing:load_player",
         "UnsuitablePolicyError": "mikasa_robo.tools.playing:UnsuitablePolicyError",
         "Video": "mikasa_robo.video:VideoWriter",
-        "View": "mikasa_robo.catalog:View",
+        "View": "mikasa_robo.catalog:CameraView",
         "play": "mikasa_robo.tools.playing:play",
     },
 )
