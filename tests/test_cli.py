@@ -272,6 +272,16 @@ def test_a_module_that_moved_is_the_same_under_its_old_name() -> None:
     assert old.__spec__.name == "mikasa_robo.tools.record"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("View", "mikasa_robo.catalog:CameraView"), ("play", "mikasa_robo.tools.playing:play")]
+)
+def test_names_of_a_module_that_moved_are_found(old: str, new: str) -> None:
+    home, _, name = new.partition(":")
+    with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated; use {new.replace(':', '.')}"):
+        found = getattr(importlib.import_module("mikasa_robo.tools.record"), old)
+    assert found is getattr(importlib.import_module(home), name)
+
+
 @pytest.mark.parametrize(("old", "new"), MOVED_MODULES.items())
 def test_every_module_that_moved_is_found(old: str, new: str) -> None:
     found, target = importlib.util.find_spec(old), importlib.util.find_spec(new)

@@ -25,7 +25,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools import cli, gallery, playing
 from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
 from mikasa_robo.tools.record import HOLD, Options
-from mikasa_robo.video import VideoWriter, tile_images, write_video
+from mikasa_robo.video import VideoWriter, tile_images, write_tiled_video, write_video
 
 __all__ = ["own_task"]  # a fixture
 
@@ -288,6 +288,17 @@ def test_a_video_takes_the_name_of_another_file_only_where_it_is_told_to(tmp_pat
     write_video(path, [picture(0), picture(100)])
     assert len(imageio.imread(path)) == 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_environment_that_is_not_shown_keeps_its_last_image(tmp_path: Path) -> None:
+    both, first = np.array([True, True]), np.array([True, False])
+    frames = [(np.stack([picture(a), picture(b)]), show) for a, b, show in ((0, 50, both), (100, 150, first))]
+    write_tiled_video(tmp_path / "a.mp4", frames, hold=3)
+    film = imageio.imread(tmp_path / "a.mp4").astype(int)
+    assert film.shape == (2 + 3, 64, 192, 3)
+    left, right = film[:, :, :90].mean(axis=(1, 2, 3)), film[:, :, 102:].mean(axis=(1, 2, 3))
+    assert np.abs(left - [0, *[100] * 4]).max() < 6
+    assert np.abs(right - 50).max() < 6
 
 
 def test_tiles_go_row_by_row() -> None:
