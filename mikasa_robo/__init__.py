@@ -1,7 +1,7 @@
 """MIKASA-Robo: robot tasks that cannot be solved without memory, on ManiSkill3.
 
-Importing this package registers every task that exists with Gymnasium and loads none of torch, SAPIEN and ManiSkill:
-those come with the first environment that is made.
+Importing this package registers every task with Gymnasium. It does not load torch, SAPIEN or ManiSkill: those are loaded
+with the first environment that is made.
 
     >>> import mikasa_robo
     >>> "RememberColor3-v0" in mikasa_robo.TASKS
@@ -30,8 +30,8 @@ try:
 except PackageNotFoundError:  # run from a checkout that was never installed
     __version__ = "0.0.0+unknown"
 
-TASKS: tuple[str, ...] = tuple(row.id for row in CATALOG.values() if row.exists)
-"""The IDs of this package that can be made, in the order of the catalog; `register_task` adds to CATALOG only."""
+TASKS: tuple[str, ...] = tuple(CATALOG)
+"""The IDs of this package, in the order of the catalog; `register_task` adds to CATALOG only."""
 
 
 def make_env(
@@ -56,8 +56,8 @@ def make_env(
         With workers, a `mikasa_robo.workers.env.WorkerEnv`, which has the same interface.
 
     Raises:
-        ValueError: ``env_id`` is in no catalog row, or an argument cannot be used, such as a GPU backend with workers.
-            No process has been started.
+        ValueError: there is no task with this ID, or an argument cannot be used, such as a GPU backend with workers. No
+            process has been started.
         TypeError: an argument cannot be pickled for the workers. No process has been started.
         mikasa_robo.workers.env.WorkerError: a worker died. An exception in the task's constructor is raised itself.
     """
@@ -88,33 +88,29 @@ def make_vec(env_id: str, num_envs: int = 1, num_workers: int | None = None, **k
 
 
 def find_task(env_id: str) -> TaskSpec:
-    """The catalog row of a task that can be made. Raises ValueError, with close matches, where there is none."""
+    """Return the catalog row of a task. Raises ValueError, which names similar IDs, if there is none."""
     row = CATALOG.get(env_id)
     if row is None:
         close = difflib.get_close_matches(env_id, CATALOG, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "`mikasa list` shows all of them."
         raise ValueError(f"There is no task with the ID {env_id!r}; {hint}")
-    if not row.exists:
-        raise ValueError(
-            f"{env_id!r} is in the catalog but not written yet; `mikasa list --existing` shows those that are."
-        )
     return row
 
 
 def _register(catalog: Mapping[str, TaskSpec]) -> None:
-    """Tell Gymnasium about every task that exists.
+    """Register tasks with Gymnasium.
 
-    No ``max_episode_steps``: Gymnasium's own limit counts for one env, a batch needs each env counted by itself.
+    Without ``max_episode_steps``: Gymnasium's own limit counts for one env, but a batch has to count for each env.
     """
     limit = WrapperSpec("BatchedTimeLimit", "mikasa_robo.utils.wrappers.time_limit:BatchedTimeLimit", {})
     for row in catalog.values():
         known = gymnasium.registry.get(row.id)
-        if not row.exists or (known is not None and known.entry_point == row.entry_point):
-            continue  # the second case: this module was reloaded
+        if known is not None and known.entry_point == row.entry_point:
+            continue  # this module was reloaded
         gymnasium.register(
             id=row.id,
             entry_point=row.entry_point,
-            kwargs=dict(row.kwargs),
+            kwargs=row.make_kwargs,
             disable_env_checker=True,
             order_enforce=False,
             additional_wrappers=(limit,),
@@ -122,12 +118,16 @@ def _register(catalog: Mapping[str, TaskSpec]) -> None:
 
 
 def register_task(row: TaskSpec) -> None:
-    """Make a task of your own known, under ``row.id``, to Gymnasium and to everything here that reads the catalog.
+    """Register a task of your own with Gymnasium and add it to the catalog.
 
-    See ``docs/adding-a-task.md``. Raises ValueError where another row has the ID or ``row`` names no class, and
-    Gymnasium's error where the ID is not of the form ``"Name-v0"``.
+    Its constructor is given ``row.make_kwargs``: the lengths of the phases and the row's own arguments. See
+    ``docs/adding-a-task.md``.
+
+    Raises:
+        ValueError: another row has the ID, or ``row.entry_point`` names no class.
+        gymnasium.error.Error: the ID does not have the form ``"Name-v0"``.
     """
-    if row.entry_point is None or ":" not in row.entry_point:
+    if not isinstance(row.entry_point, str) or ":" not in row.entry_point:
         raise ValueError(f"{row.id!r} has entry_point={row.entry_point!r}: name its class as 'module:Class'")
     parse_env_id(row.id)
     add_row(row)

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["VIEWS", "WHOLE_TABLE", "CameraView", "camera_for"]
+from mikasa_robo.catalog import TaskSpec, View
 
-Point = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class CameraView:
-    """The camera of a video: its position and the point it looks at, m, and its field of view, rad."""
-
-    eye: Point
-    target: Point
-    fov: float
-
-    def camera(self, size: int) -> dict[str, Any]:
-        """The ``human_render_camera_configs`` of a task, for images (size, size, 3)."""
-        from mani_skill.utils import sapien_utils
-
-        return {"width": size, "height": size, "fov": self.fov, "pose": sapien_utils.look_at(self.eye, self.target)}
+__all__ = ["camera_config", "camera_for"]
 
 
-WHOLE_TABLE = CameraView((0.85, -0.15, 0.75), (-0.1, -0.17, 0.06), 1.05)
-"""Shows the whole path of a ball that rolls across the table."""
-VIEWS: dict[str, CameraView] = {"Intercept": WHOLE_TABLE, "InterceptGrab": WHOLE_TABLE}
-"""Families that the usual view shows only in part."""
-USUAL_VIEW = CameraView((0.75, 0.0, 0.75), (-0.12, 0.0, 0.08), 0.9)
+def camera_config(view: View, size: int) -> dict[str, Any]:
+    """The ``human_render_camera_configs`` of a task, for images (size, size, 3)."""
+    from mani_skill.utils import sapien_utils
+
+    return {"width": size, "height": size, "fov": view.fov, "pose": sapien_utils.look_at(view.eye, view.target)}
 
 
-def camera_for(family: str | None, size: int) -> dict[str, Any]:
-    """The camera of a family's videos, images (size, size, 3). A task without a family keeps its own camera's pose."""
-    if family is None:
-        return {"width": size, "height": size}
-    return VIEWS.get(family, USUAL_VIEW).camera(size)
+def camera_for(row: TaskSpec | None, size: int) -> dict[str, Any]:
+    """The camera of a task's videos, images (size, size, 3). A task without a row keeps its own camera's pose."""
+    return {"width": size, "height": size} if row is None else camera_config(row.view, size)

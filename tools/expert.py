@@ -31,10 +31,10 @@ class Options:
     env_id: str
     """The task; module:ID imports the module first, for a task of your own with an expert."""
     policy: PolicyName = "expert"
-    """expert reads the oracle; forgetful remembers the last k views, memoryless none; sweeper tries everything; embodied
-    writes the cue into its posture; random acts at random."""
+    """expert reads the oracle; window remembers the last k views, memoryless none; exhaustive tries all candidates; posture
+    writes the cue into the arm's posture; random acts at random. The names forgetful, sweeper and embodied still work."""
     k: int = 1000
-    """How many views before the present one `forgetful` remembers; by default the whole episode."""
+    """How many views before the present one `window` remembers; by default the whole episode."""
     episodes: int = 100
     """Episodes to run, rounded up to whole batches of num_envs."""
     num_envs: int = 64

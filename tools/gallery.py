@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from mikasa_robo.catalog import CATALOG
+from mikasa_robo.catalog import CATALOG, View
 
-from .cameras import USUAL_VIEW, VIEWS, WHOLE_TABLE, CameraView
+from .cameras import camera_config
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the simulator is loaded once the options are known to be go
 
     from .playing import PolicyPlayer
 
-__all__ = ["SCENES", "Options", "main"]
+__all__ = ["Options", "main", "scenes"]
 
 SEEDS = 8
 """The first of so many episodes in which the expert succeeds is drawn."""
@@ -39,28 +39,10 @@ QUALITIES = (75, 60, 45, 30, 15)
 """Of WebP, best first: the first one that keeps to `LIMIT` is taken."""
 SIZES = (64, 1024)  # pixels
 
-NEAR = CameraView((0.7, 0.0, 0.72), (-0.02, 0.0, 0.12), 0.6)
-"""Shows what lies in the middle of the table."""
-ARC = CameraView((0.7, 0.0, 0.65), (-0.05, 0.0, 0.1), 0.78)
-"""Shows an arc of objects."""
-AHEAD = CameraView((0.85, 0.0, 0.75), (0.07, 0.0, 0.1), 0.6)
-"""Shows the middle of the table and what lies ahead of it."""
 
-SCENES: dict[str, tuple[str, CameraView]] = {
-    "ShellGame": ("ShellGamePick-v0", NEAR),
-    "Intercept": ("InterceptMedium-v0", WHOLE_TABLE),
-    "InterceptGrab": ("InterceptGrabMedium-v0", WHOLE_TABLE),
-    "RotateLenient": ("RotateLenientPos-v0", NEAR),
-    "RotateStrict": ("RotateStrictPosNeg-v0", NEAR),
-    "TakeItBack": ("TakeItBack-v0", AHEAD),
-    "RememberColor": ("RememberColor5-v0", ARC),
-    "RememberShape": ("RememberShape9-v0", ARC),
-    "RememberShapeAndColor": ("RememberShapeAndColor3x3-v0", ARC),
-    "BunchOfColors": ("BunchOfColors3-v0", NEAR),
-    "SeqOfColors": ("SeqOfColors3-v0", NEAR),
-    "ChainOfColors": ("ChainOfColors3-v0", NEAR),
-}
-"""The task of each family that is drawn, and the camera."""
+def scenes() -> dict[str, tuple[str, View]]:
+    """For each family the ID that is drawn and the camera, from the rows that name one."""
+    return {row.family: (row.id, row.gallery) for row in CATALOG.values() if row.gallery is not None}
 
 
 @dataclass
@@ -81,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` and return its exit code."""
     options = tyro.cli(Options, args=argv, prog="mikasa gallery")
     try:
-        scenes = _scenes(options)
+        chosen = _chosen(options)
     except OptionError as error:
         print(error, file=sys.stderr)
         return 2
@@ -89,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mikasa_robo.sim.render import RenderingUnavailableError
 
     try:
-        for name, (env_id, view) in scenes.items():
+        for name, (env_id, view) in chosen.items():
             path = options.out / f"{name}.webp"
             image = encode(*draw(env_id, view, options.size))
             options.out.mkdir(parents=True, exist_ok=True)
@@ -101,32 +83,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scenes(options: Options) -> dict[str, tuple[str, CameraView]]:
+def _chosen(options: Options) -> dict[str, tuple[str, View]]:
     """What to draw, by the name of the file. Raises OptionError for an option that cannot be used."""
-    unknown = [family for family in options.family if family not in SCENES]
+    families = scenes()
+    unknown = [family for family in options.family if family not in families]
     if unknown:
-        raise OptionError(f"--family {' '.join(unknown)}: no such family; use some of {', '.join(SCENES)}")
+        raise OptionError(f"--family {' '.join(unknown)}: no such family; use some of {', '.join(families)}")
     if options.family and options.env_id:
         raise OptionError("--family and --env-id exclude each other; leave one out")
     if not SIZES[0] <= options.size <= SIZES[1]:
         raise OptionError(f"--size {options.size} must be a number of pixels from {SIZES[0]} to {SIZES[1]}")
     require_folder(options.out)
     if not options.env_id:
-        return {family: SCENES[family] for family in options.family or SCENES}
+        return {family: families[family] for family in options.family or families}
     return {env_id: (env_id, _view_of(env_id)) for env_id in map(resolve_env_id, options.env_id)}
 
 
-def _view_of(env_id: str) -> CameraView:
+def _view_of(env_id: str) -> View:
     """The camera for a task. Raises OptionError where the task has no expert."""
     from mikasa_robo.experts.registry import has_skill
 
     if not has_skill(env_id):
         raise OptionError(f"--env-id {env_id} has no expert, and the gallery shows the expert; leave it out")
-    family = CATALOG[env_id].family
-    return SCENES[family][1] if family in SCENES else VIEWS.get(family, USUAL_VIEW)
+    row, families = CATALOG[env_id], scenes()
+    return families[row.family][1] if row.family in families else row.view
 
 
-def draw(env_id: str, view: CameraView, size: int) -> tuple[list[Images], list[int]]:
+def draw(env_id: str, view: View, size: int) -> tuple[list[Images], list[int]]:
     """The images (size, size, 3) of an episode in which the expert succeeds, and how long each stays, ms.
 
     Raises OptionError where it succeeds in none of the first `SEEDS`.
@@ -137,7 +120,7 @@ def draw(env_id: str, view: CameraView, size: int) -> tuple[list[Images], list[i
 
     player = load_player("expert")
     seed = _first_success(env_id, player)
-    camera = view.camera(size)
+    camera = camera_config(view, size)
     env = make_player_env(env_id, 1, player.settings, "rgb_array", human_render_camera_configs=camera)
     with contextlib.closing(env):
         images = [frame.images[0] for frame in play(RenderStepInfoWrapper(env), player, [seed], EVERY)]

@@ -44,8 +44,12 @@ class Options:
     env_id: str
     """The task; module:ID imports the module first, for a task of your own."""
     policy: str = "expert"
-    """expert, a variant of it (forgetful, memoryless, sweeper, embodied, random), or the checkpoint file of a trained
+    """expert, a variant of it (window, memoryless, exhaustive, posture, random), or the checkpoint file of a trained
     policy."""
+    algorithm: str | None = None
+    """Only needed for a checkpoint of an algorithm of your own, as module:NAME."""
+    network: str | None = None
+    """Likewise for a network of your own."""
     episodes: int = 3
     """How many; episode k has the seed `seed` + k."""
     overlay: tuple[OverlayName, ...] = ("all",)
@@ -81,7 +85,7 @@ def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     batches = 1 if options.tiled else -(-options.episodes // AT_A_TIME)
     n = -(-options.episodes // batches)
     row = CATALOG.get(options.env_id)
-    camera = camera_for(None if row is None else row.family, options.size)
+    camera = camera_for(row, options.size)
     settings = player.settings
     if options.sim_backend is not None:
         settings = dataclasses.replace(settings, sim_backend=options.sim_backend)
@@ -163,9 +167,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.sim.render import RenderingUnavailableError
 
+    from .checkpoint import import_foreign
     from .playing import UnsuitablePolicyError, load_player
 
     try:
+        import_foreign(options.algorithm, options.network)
         for line in record(options, load_player(options.policy)):
             print(line)
     except (OptionError, CheckpointError, UnsuitablePolicyError, RenderingUnavailableError) as error:
@@ -218,7 +224,7 @@ __getattr__ = deprecated_names(
         "Player": "mikasa_robo.tools.playing:load_player",
         "UnsuitablePolicyError": "mikasa_robo.tools.playing:UnsuitablePolicyError",
         "Video": "mikasa_robo.video:VideoWriter",
-        "View": "mikasa_robo.tools.cameras:CameraView",
+        "View": "mikasa_robo.catalog:View",
         "play": "mikasa_robo.tools.playing:play",
     },
 )

@@ -1,4 +1,4 @@
-"""The reward on the video."""
+"""Overlay with the reward."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["RenderRewardInfoWrapper"]
 
 
 class RenderRewardInfoWrapper(Overlay):
-    """Shows the reward of the last step of each environment, and the sum since its reset.
+    """Shows each environment's reward of the last step and the sum since its reset.
 
-    The rewards are those of the environment that it wraps, in its reward mode. It fits every task of ManiSkill.
+    The rewards are those of the wrapped environment, in its reward mode. It works with every ManiSkill task.
     """
 
     base_class: ClassVar[type[Any]] = BaseEnv

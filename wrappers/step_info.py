@@ -1,4 +1,4 @@
-"""The control step on the video."""
+"""Overlay with the control step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["RenderStepInfoWrapper"]
 
 
 class RenderStepInfoWrapper(Overlay):
-    """Shows the control step t of each environment, of how many, and in MIKASA's tasks the phase of its episode.
+    """Shows each environment's control step t, the length of its episode and, in MIKASA's tasks, the phase.
 
-    It fits every task of ManiSkill.
+    It works with every ManiSkill task.
     """
 
     base_class: ClassVar[type[Any]] = BaseEnv

@@ -15,6 +15,7 @@ from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
 from torch import Tensor
 
 from mikasa_robo.assets.low_poly import thin_out_ground
+from mikasa_robo.catalog import DEFAULT_VIEW
 from mikasa_robo.tensors import constant
 
 from .sampling import ROBOT_BASE_X
@@ -46,8 +47,8 @@ class TabletopEnv(SeededEnv):
 
     @property
     def _default_human_render_camera_configs(self) -> CameraConfig:
-        pose = sapien_utils.look_at(eye=[0.75, 0.0, 0.75], target=[-0.12, 0.0, 0.08])
-        return CameraConfig("render_camera", pose=pose, width=512, height=512, fov=0.9, near=0.01, far=100)
+        pose = sapien_utils.look_at(DEFAULT_VIEW.eye, DEFAULT_VIEW.target)
+        return CameraConfig("render_camera", pose=pose, width=512, height=512, fov=DEFAULT_VIEW.fov, near=0.01, far=100)
 
     def _load_agent(self, options: dict[str, Any]) -> None:
         super()._load_agent(options, sapien.Pose(p=[ROBOT_BASE_X, 0, 0]))

@@ -29,11 +29,11 @@ class Outcome:
     failures: int
     """Episodes that ended with a mistake."""
     mean_length: float
-    """Control steps until the success, over the successes; nan where there is none."""
+    """Mean number of control steps until success, over the successful episodes; nan if there is none."""
 
     @property
     def rate(self) -> float:
-        """Part of the episodes that succeeded."""
+        """Fraction of the episodes that succeeded."""
         return self.successes / self.episodes
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -41,7 +41,7 @@ class Outcome:
         return wilson_interval(self.successes, self.episodes, level)
 
     def in_percent(self) -> str:
-        """Success rate and its 95 % interval, as tables have them."""
+        """Success rate and its 95 % interval in percent, for tables."""
         low, high = self.interval()
         return f"{100 * self.rate:.1f} ({100 * low:.0f} to {100 * high:.0f})"
 
@@ -50,15 +50,15 @@ class Outcome:
 def evaluate(
     env_id: str, make_policy: PolicyMaker, episodes: int = 100, num_envs: int = 64, seed: int = 0, **kwargs: Any
 ) -> Outcome:
-    """Runs a policy in whole batches of episodes, each until its success, its failure or its end.
+    """Run a policy in batches of episodes, each until its success, its failure or its end.
 
     Args:
         env_id: one of `mikasa_robo.TASKS`.
-        make_policy: what acts, for the skill of the task.
-        episodes: at least so many; rounded up to whole batches of ``num_envs``.
+        make_policy: makes the policy for the skill of the task.
+        episodes: number of episodes, rounded up to whole batches of ``num_envs``.
         num_envs: episodes at a time.
         seed: batch j has the seed ``seed + j``.
-        **kwargs: of the task, such as ``arm="held"``.
+        **kwargs: arguments of the task, such as ``arm="held"``.
     """
     num_envs = min(num_envs, episodes)
     env: Any = mikasa_robo.make_env(env_id, num_envs, obs_mode=OBS_MODE, **kwargs)

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICY_NAMES", "PolicyName", "policy_maker"]
 
-PolicyName = Literal["expert", "forgetful", "memoryless", "sweeper", "embodied", "random"]
+PolicyName = Literal[
+    "expert", "window", "memoryless", "exhaustive", "posture", "random", "forgetful", "sweeper", "embodied"
+]
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
+EARLIER_NAMES = {"forgetful": "window", "sweeper": "exhaustive", "embodied": "posture"}
+"""Names of earlier versions, which published commands use: old to new."""
 
 
 def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
@@ -19,17 +23,17 @@ def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
 
     Args:
         name: one of `POLICY_NAMES`.
-        k: how many earlier views "forgetful" remembers.
+        k: how many earlier views "window" remembers.
     """
-    from .policies import Embodied, Expert, Forgetful, Random, Sweeper
+    from .policies import ExhaustiveSearch, Expert, PostureMemory, Random, WindowMemory
 
     makers: dict[str, Any] = {
         "expert": Expert,
-        "forgetful": functools.partial(Forgetful, k=k),
-        "memoryless": functools.partial(Forgetful, k=0),
-        "sweeper": Sweeper,
-        "embodied": Embodied,
+        "window": functools.partial(WindowMemory, k=k),
+        "memoryless": functools.partial(WindowMemory, k=0),
+        "exhaustive": ExhaustiveSearch,
+        "posture": PostureMemory,
         "random": Random,
     }
-    maker: PolicyMaker = makers[name]
+    maker: PolicyMaker = makers[EARLIER_NAMES.get(name, name)]
     return maker
