@@ -1,4 +1,4 @@
-"""The arguments that all algorithms have, and checks of them that are made before a run has created anything."""
+"""The arguments that all algorithms have, and their checks, which run before anything is created."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 import operator
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
+import tyro
 
-from .team import team_size
+__all__ = [
+    "ArgumentError",
+    "CommonArgs",
+    "device_works",
+    "nearest_divisor",
+    "read_env_kwargs",
+    "read_kwargs",
+    "require",
+    "world_size",
+]
 
-__all__ = ["ArgumentError", "CommonArgs", "device_works", "nearest_divisor", "read_env_kwargs", "require"]
-
-TAKEN = {
+OPTION_OF = {
     "obs_mode": "--obs",
     "sim_backend": "--sim-backend",
     "control_mode": "--control-mode",
@@ -28,7 +37,7 @@ TAKEN = {
     "num_envs": "--num-envs",
 }
 """Arguments of environments that have an option of their own."""
-NOT_OFFERED = (
+SET_BY_TRAINING = (
     "id",
     "render_mode",
     "max_episode_steps",
@@ -39,7 +48,7 @@ NOT_OFFERED = (
     "disable_env_checker",
     "reconfiguration_freq",
 )
-"""Arguments of environments that training sets, or relies on as they are."""
+"""Arguments of environments that training sets itself, or needs at their defaults."""
 
 
 class ArgumentError(ValueError):
@@ -47,10 +56,8 @@ class ArgumentError(ValueError):
 
 
 def require(args: object, names: str, holds: Callable[[Any], bool], advice: str) -> None:
-    """Raises ``ArgumentError`` unless ``holds`` is true of each of the named (space-separated) fields of ``args``.
-
-    Infinity and NaN are never accepted.
-    """
+    """Raise ArgumentError unless ``holds`` is true of each of the fields of ``args`` named in ``names``, a
+    space-separated list. Infinity and NaN are never accepted."""
     for name in names.split():
         value = getattr(args, name)
         if (isinstance(value, float) and not math.isfinite(value)) or not holds(value):
@@ -58,7 +65,7 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
 
 
 def device_works(device: str | None) -> bool:
-    """Whether torch can put a tensor on ``device``; None, the environment's own, always works."""
+    """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
@@ -67,7 +74,7 @@ def device_works(device: str | None) -> bool:
 
 
 def nearest_divisor(number: int, wish: int) -> int:
-    """The divisor of ``number`` nearest to ``wish``.
+    """The divisor of ``number`` that is nearest to ``wish``.
 
     >>> nearest_divisor(4096, 10)
     8
@@ -75,29 +82,42 @@ def nearest_divisor(number: int, wish: int) -> int:
     return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wish))
 
 
-def read_env_kwargs(words: Sequence[str]) -> dict[str, Any]:
-    """The arguments of an environment from words NAME=VALUE; values that are JSON are read so, others are text.
+def world_size() -> int:
+    """Number of processes that `torchrun` started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
-    >>> read_env_kwargs(["arm=held", "delay_steps=20"])
+
+def read_kwargs(words: Sequence[str], option: str) -> dict[str, Any]:
+    """Keyword arguments from words NAME=VALUE. Values that are valid JSON are parsed as JSON, others are strings.
+
+    >>> read_kwargs(["arm=held", "delay_steps=20"], "--env-kwargs")
     {'arm': 'held', 'delay_steps': 20}
 
-    Raises ArgumentError where a word is none of these, a name comes twice, or the argument is not to be given here.
+    Raises:
+        ArgumentError: a word is not NAME=VALUE, or a name is given twice. The message begins with ``option``.
     """
     kwargs: dict[str, Any] = {}
     for word in words:
         name, sign, text = word.partition("=")
         if not sign or not name.isidentifier():
-            raise ArgumentError(f"--env-kwargs {word} is not NAME=VALUE; write for example arm=held delay_steps=20")
-        if name in TAKEN:
-            raise ArgumentError(f"--env-kwargs {word}: use {TAKEN[name]}")
-        if name in NOT_OFFERED:
-            raise ArgumentError(f"--env-kwargs {word}: training sets {name} itself; leave it out")
+            raise ArgumentError(f"{option} {word} is not NAME=VALUE; write for example arm=held delay_steps=20")
         if name in kwargs:
-            raise ArgumentError(f"--env-kwargs {word}: {name} stands there twice; leave one out")
+            raise ArgumentError(f"{option} {word}: {name} is given twice; remove one")
         try:
             kwargs[name] = json.loads(text)
         except ValueError:
             kwargs[name] = text
+    return kwargs
+
+
+def read_env_kwargs(words: Sequence[str]) -> dict[str, Any]:
+    """`read_kwargs` for ``--env-kwargs``; refuses arguments that have an option of their own or that training sets."""
+    kwargs = read_kwargs(words, "--env-kwargs")
+    for name, word in zip(kwargs, words, strict=True):
+        if name in OPTION_OF:
+            raise ArgumentError(f"--env-kwargs {word}: use {OPTION_OF[name]}")
+        if name in SET_BY_TRAINING:
+            raise ArgumentError(f"--env-kwargs {word}: training sets {name} itself; leave it out")
     return kwargs
 
 
@@ -106,165 +126,165 @@ _Args = TypeVar("_Args", bound="CommonArgs")
 
 @dataclass
 class CommonArgs:
-    """What every algorithm can be told."""
+    """The arguments that every algorithm has. Those of an algorithm derive from it."""
 
     algorithm: ClassVar[str]
-    """Its name on the command line."""
-    default_obs: ClassVar[str]
-    """What robot tasks show it unless told otherwise."""
+    """Name of the algorithm in the registry."""
+    default_obs: ClassVar[str] = "state"
+    """Observation mode of the tasks of this package where ``--obs`` is not given."""
+    default_network: ClassVar[str] = "mlp"
+    """Name of the network in the registry where ``--network`` is not given."""
 
     env_id: str = "RememberColor3-v0"
-    """Which task; `mikasa list` prints those of robots, `mikasa list --suite base` the small environments."""
+    """The environment: an ID of `mikasa list` or `mikasa list --suite base`, of ManiSkill or of Gymnasium. For an
+    environment of your own write module:ID; the module is imported and has to register the ID."""
     seed: int = 1
-    """Seeds the learner and the training environments."""
+    """Seed of the learner and of the training environments."""
     total_timesteps: int = 600_000
-    """Environment steps of training, all environments together."""
+    """Environment steps of training, summed over all environments."""
     num_envs: int = 64
-    """Environments that are stepped together; under torchrun, in each process."""
+    """Number of environments that are stepped together; under torchrun, in each process."""
+    num_steps: int = 64
+    """Steps of each environment in one rollout."""
     run_dir: Path | None = None
-    """Where the run's files go, a new or empty folder; by default runs/<env-id>__<algorithm>__<seed>__<time>."""
+    """Folder for the files of the run, new or empty; by default runs/<env-id>__<algorithm>__<seed>__<time>."""
     resume: Path | None = None
-    """Folder of a run to go on with from its newest checkpoint, with the arguments it was started with."""
+    """Folder of a run to continue from its newest checkpoint, with the arguments that it was started with."""
     preset: str = "auto"
-    """Hyper-parameters for a family of tasks, by their name in presets.py; other options on the command line win. auto
-    chooses by the task, none leaves all at their defaults."""
+    """Hyper-parameters for a group of tasks: robo-numbers, robo-pictures, base-diagnostic or base-complex. Other options on
+    the command line take precedence. auto chooses by the task, none leaves all options at their defaults."""
     env_kwargs: tuple[str, ...] = ()
-    """Arguments of the task's own as NAME=VALUE, such as arm=held delay_steps=20; evaluations and videos of the policy get
-    them too."""
+    """Arguments of the environment as NAME=VALUE, such as arm=held delay_steps=20. Evaluations and videos use them too."""
+    network: str | None = None
+    """The network: mlp (the default of ppo-mlp), lstm (the default of ppo-lstm), or module:NAME for one that a module of
+    your own registers."""
+    network_kwargs: tuple[str, ...] = ()
+    """Arguments of a network of your own as NAME=VALUE."""
     init_from: Path | None = None
-    """A policy to begin with instead of random weights: checkpoint.pt of another run of this algorithm, with networks and
-    observations of the same sizes. Its normalisation comes with it. For a curriculum, or one task after another."""
+    """A policy to start from instead of random weights: checkpoint.pt of another run with the same network and
+    observations of the same sizes. Its normalisation is used as well. For a curriculum, or several tasks in turn."""
 
     obs: str | None = None
-    """What a robot task shows: state, objects+joints, rgb+joints, or other parts joined with '+'. By default state for
-    PPO-MLP and objects+joints for PPO-LSTM. Of no meaning to other environments, which show what they show."""
+    """Observations of a robot task: state, objects+joints, rgb+joints, or other parts joined with '+'. By default state for
+    ppo-mlp and objects+joints for ppo-lstm (state for ManiSkill's own tasks). Other environments do not take this option."""
     sim_backend: str = "auto"
-    """Robot tasks: physics backend; auto takes the GPU where CUDA is there, else the batched CPU simulator."""
+    """Robot tasks: physics backend. auto chooses the GPU where CUDA is available, else the batched CPU simulator."""
+    num_workers: int | None = None
+    """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
+    in this process. Results are the same. For CPUs with more cores than the threads of one process can use."""
     control_mode: str = "pd_joint_delta_pos"
-    """Robot tasks: the robot's controller."""
+    """Robot tasks: controller of the robot."""
     reward_mode: Literal["normalized_dense", "dense", "sparse"] = "normalized_dense"
     """Robot tasks: the reward to learn from."""
     train_to_horizon: bool = True
-    """Robot tasks: let training episodes go on after a success, to their time limit. The dense reward pays every step and
-    most at success, so an episode that success ends pays less than one spent hovering beside it, and a policy learns to
-    hover. Going on, success pays 1 a step for as long as it lasts. A failure still ends the episode, and so forfeits the
-    rest. Evaluation always uses the task's own terminations."""
+    """Robot tasks: training episodes continue after a success, up to their time limit. The dense reward pays at every step
+    and most at success. If success ended the episode, a policy would earn more by hovering next to the goal, and would
+    learn that. A failure still ends the episode. Evaluations always use the task's own terminations."""
     stagger_groups: int = 8
-    """Before learning, environments are reset in this many groups at different times, spread over one episode.
-    Otherwise all of them would always be at the same t, and a rollout would hold one part of the task only."""
+    """Before learning, environments are reset in this many groups at different times, spread over one episode. Otherwise
+    all environments would be at the same step of their episode, and a rollout would show only one part of the task."""
 
-    num_steps: int = 64
-    """Steps of each environment in one rollout."""
-    num_minibatches: int = 8
-    """Minibatches in an epoch; must divide num_envs x num_steps."""
-    update_epochs: int = 8
-    """Passes over a rollout in one update."""
     learning_rate: float = 3e-4
-    """Adam's step size."""
+    """Step size of the optimizer."""
     anneal_lr: bool = True
-    """Let the learning rate fall linearly to 0 over the run, so that the last policy is a settled one."""
-    gamma: float = 0.9
-    """Discount. The shaped reward needs no long view: 0.9 looks about 10 steps ahead."""
-    gae_lambda: float = 0.9
-    """Trace decay of the advantage estimate."""
-    clip_range: float = 0.2
-    """How far the probability ratio may leave 1 before its gradient stops."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this norm."""
-    target_kl: float = 0.1
-    """An update stops early once the policy has moved this far (approximate KL divergence); 0 switches this off."""
-    normalize_advantages: bool = True
-    """Give the advantages of each minibatch mean 0 and standard deviation 1."""
+    """Decrease the learning rate linearly to 0 over the run."""
     normalize_obs: bool = True
-    """Normalise observations by their running mean and standard deviation, which are kept in the checkpoint."""
+    """Normalise observations by their running mean and standard deviation, which the checkpoint holds."""
     init_log_std: float = -0.5
     """Logarithm of the initial standard deviation of continuous actions."""
-    final_log_std: float | None = None
-    """An upper bound on that logarithm which falls linearly from init_log_std to this at the end of the run; by default
-    there is none. For tasks that ask the robot to come to rest, which wide exploration hardly ever lets it do."""
     device: str | None = None
-    """Where the networks live; by default where the environment's tensors are."""
+    """Device of the networks; by default that of the environment's tensors."""
     compile: Literal["off", "on", "cuda-graphs"] = "off"
-    """Compile the networks with torch.compile; cuda-graphs, on a GPU, records them as CUDA graphs too (its mode
-    reduce-overhead). The first update then takes longer. On a CPU it needs a C++ compiler."""
+    """Compile the networks with torch.compile. cuda-graphs (on a GPU) records them as CUDA graphs too, as torch's mode
+    reduce-overhead does. The first update takes longer. On a CPU this needs a C++ compiler."""
     torch_threads: int = 0
-    """Torch threads of an update; 0 means one per core. While the simulator runs, torch has one."""
+    """Torch threads of an update; 0 uses one per core. During a rollout torch uses one thread."""
 
     checkpoint_every: int = 100_000
-    """Write a checkpoint that --resume can go on from each time so many environment steps have passed; 0 writes none.
-    All environments begin new episodes then, as no simulator can be saved to the last bit: that way a run that was killed
-    and resumed takes the same course as one that was not."""
+    """Write a checkpoint for --resume each time this many environment steps have passed; 0 writes none. All environments
+    start new episodes then, because no simulator can be saved to the last bit: so a run that is killed and resumed has the
+    same result as one that is not."""
     keep_checkpoints: int = 2
-    """How many of these checkpoints are kept, the newest ones."""
+    """Number of these checkpoints to keep, the newest ones."""
     eval_every: int = 100_000
-    """Evaluate each time so many environment steps have passed; 0 leaves the final evaluation only."""
+    """Evaluate each time this many environment steps have passed; 0 evaluates only at the end."""
     eval_episodes: int = 100
     """Episodes of each evaluation."""
     eval_num_envs: int = 50
-    """Environments of the evaluation; the episodes are the same whatever the number."""
+    """Environments of an evaluation; the episodes do not depend on their number."""
     eval_seed: int = 1_000_000
     """Episode k of an evaluation during training has the seed eval_seed + k."""
     final_eval_seed: int = 2_000_000
-    """The same for the final evaluation: other episodes than those by which best.pt was chosen."""
+    """Likewise for the final evaluation, so that best.pt is not judged by the episodes that it was chosen by."""
     video: bool = True
-    """Film the final policy, where the machine can draw."""
+    """Record a video of the final policy, where the machine can render."""
     video_episodes: int = 4
     """Episodes in the video, side by side."""
 
     track: bool = False
-    """Log to Weights & Biases as well."""
+    """Log to Weights & Biases too."""
     wandb_project: str = "mikasa"
-    """Its project."""
+    """Project at Weights & Biases."""
     wandb_mode: Literal["offline", "online"] = "offline"
     """Whether Weights & Biases may use the network; offline runs can be sent later with `wandb sync`."""
 
+    env_module: tyro.conf.Suppress[str | None] = None
+    """Module that --env-id named."""
+    algorithm_module: tyro.conf.Suppress[str | None] = None
+    """Module that registers the algorithm, where it is not part of this package."""
+    network_module: tyro.conf.Suppress[str | None] = None
+    """Module that registers the network, where it is not part of this package."""
+
     @property
     def batch_size(self) -> int:
-        """Transitions in one rollout, those of all processes together."""
-        return self.num_envs * self.num_steps * team_size()
+        """Transitions of one rollout, summed over all processes."""
+        return self.num_envs * self.num_steps * world_size()
+
+    @property
+    def network_name(self) -> str:
+        """Name of the network in the registry."""
+        return self.network or self.default_network
+
+    def read_network_kwargs(self) -> dict[str, Any]:
+        """The arguments of ``--network-kwargs``."""
+        return read_kwargs(self.network_kwargs, "--network-kwargs")
 
     def check(self) -> None:
-        """Raises ``ArgumentError`` where a value cannot work, before anything has been made."""
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
         for minimum, names in (
-            (1, "num_envs num_steps num_minibatches update_epochs stagger_groups keep_checkpoints"),
+            (1, "num_envs num_steps stagger_groups keep_checkpoints"),
             (1, "eval_episodes eval_num_envs video_episodes"),
             (0, "seed eval_every checkpoint_every eval_seed final_eval_seed torch_threads"),
-            (0, "entropy_coef value_coef target_kl"),
         ):
             require(self, names, functools.partial(operator.le, minimum), f"use at least {minimum}")
-        require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
-        require(self, "learning_rate clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
+        require(self, "learning_rate", lambda value: value > 0.0, "use a value above 0")
         require(self, "init_log_std", lambda value: True, "use a number")
-        if self.final_log_std is not None:
-            require(self, "final_log_std", lambda value: value <= self.init_log_std, "use at most --init-log-std")
-        self.check_minibatches()
         read_env_kwargs(self.env_kwargs)
+        self.read_network_kwargs()
+        require(self, "device", device_works, "use cpu, or leave it out")
+        if self.num_workers is not None:
+            require(self, "num_workers", lambda value: 1 <= value <= self.num_envs, "use 1 to --num-envs")
+        if self.compile == "cuda-graphs" and not torch.cuda.is_available():
+            raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
+        if self.track:
+            importlib.import_module("wandb")  # if it is missing, fail before there is a run folder
+        self.check_batch()
+
+    def check_batch(self) -> None:
+        """Raise ArgumentError where the sizes of rollouts and minibatches do not fit; an algorithm may check more."""
         if self.total_timesteps < self.batch_size:
             raise ArgumentError(
                 f"--total-timesteps {self.total_timesteps} is less than one rollout of {self.batch_size} steps; "
                 f"use at least {self.batch_size}, or fewer --num-envs or --num-steps"
             )
-        require(self, "device", device_works, "use cpu, or leave it out")
-        if self.compile == "cuda-graphs" and not torch.cuda.is_available():
-            raise ArgumentError("--compile cuda-graphs needs a GPU, and torch sees none; use on or off")
-        if self.track:
-            importlib.import_module("wandb")  # where it is missing, that comes out before there is a run folder
 
-    def check_minibatches(self) -> None:
-        """Raises ``ArgumentError`` where a rollout cannot be shared out to minibatches."""
-        raise NotImplementedError
-
-    def resolved_run_dir(self) -> Path:
-        """The folder of the run; a default one carries the time, so ask once."""
+    def default_run_dir(self) -> Path:
+        """``run_dir``, or where that is None a folder with the present time in its name."""
         if self.run_dir is not None:
             return self.run_dir
         return Path("runs") / f"{self.env_id}__{self.algorithm}__{self.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All arguments as JSON-ready values."""
         return {
             name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
@@ -272,11 +292,11 @@ class CommonArgs:
         }
 
     @classmethod
-    def parse_plain(cls: type[_Args], plain: Mapping[str, Any]) -> _Args:
-        """From what `plain` gave."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+    def from_dict(cls: type[_Args], values: Mapping[str, Any]) -> _Args:
+        """The arguments that `to_dict` described; ones that a former version did not have get their defaults."""
+        arguments: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        for name in ("run_dir", "resume", "init_from"):  # runs of former versions have not all
-            values[name] = None if values.get(name) is None else Path(values[name])
-        return cls(**values)
+        for name in ("run_dir", "resume", "init_from"):
+            arguments[name] = None if arguments.get(name) is None else Path(arguments[name])
+        return cls(**arguments)

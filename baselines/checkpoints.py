@@ -1,4 +1,8 @@
-"""Checkpoints of tensors and plain values only, so that loading one never runs code that it carries."""
+"""Checkpoints hold tensors and plain values only, so that loading one never runs code that it carries.
+
+Algorithm and network are stored by their names in the `registry`, together with the modules that register them. A module is
+never imported because a checkpoint names it: the error says which option imports it.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,57 @@ import io
 import os
 import pickle
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .networks import ActorCritic, RecurrentActorCritic
+from mikasa_robo.deprecation import deprecated_names
+
+from .networks import NetworkPolicy
+from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network
+
+if TYPE_CHECKING:
+    from .arguments import CommonArgs
+    from .protocol import Network
 
 __all__ = [
     "CheckpointError",
     "Checkpoints",
-    "Policy",
+    "algorithm_of",
     "load_checkpoint",
+    "load_network",
     "load_policy",
-    "load_recurrent_policy",
+    "network_from",
+    "read_policy",
     "save_checkpoint",
     "save_policy",
     "write_atomically",
 ]
 
-Policy = ActorCritic | RecurrentActorCritic
+__getattr__ = deprecated_names(__name__, {"load_recurrent_policy": "load_network"})
 
-PPO_MLP = "mikasa/ppo-mlp/1"
-PPO_LSTM = "mikasa/ppo-lstm/1"
-RUN = "mikasa/run/1"
+POLICY = "mikasa/policy/2"
+POLICY_1 = {"mikasa/ppo-mlp/1": ("ppo-mlp", "mlp"), "mikasa/ppo-lstm/1": ("ppo-lstm", "lstm")}
+"""Formats of version 1, with the names of their algorithm and network."""
+RUN = "mikasa/run/2"
+RUN_1 = "mikasa/run/1"
 
 
 class CheckpointError(RuntimeError):
-    """A file is not a checkpoint that can be used here; the message says which and why."""
+    """A file is not a checkpoint that can be used here; the message names the file, the reason and the fix."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes ``data`` to ``path`` so that a reader or a crash meets the old file or the new one, never half of one."""
+    """Write ``data`` to ``path`` atomically: after a crash the old file or the new one is there, never half of one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; a result should be as readable as any other file the user writes.
+        # mkstemp makes private files; a result should be as readable as any other file of the user.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
@@ -56,11 +71,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
-    """Writes a mapping of tensors and plain values (str, int, float, bool, None, list, tuple, dict) atomically.
+    """Write a mapping of tensors and plain values (str, int, float, bool, None, list, tuple, dict) atomically.
 
     Raises:
-        CheckpointError: ``payload`` holds anything else, or the file cannot be written (a full disk, say). What stood
-            under that name is still there.
+        CheckpointError: ``payload`` holds anything else, or the file cannot be written, for example because the disk is
+            full. An older file of that name is left as it is.
     """
     _require_plain(payload, "payload")
     buffer = io.BytesIO()
@@ -69,17 +84,23 @@ def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
         write_atomically(path, buffer.getvalue())
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror}; earlier checkpoints are intact: make room, then go on with --resume"
+            f"cannot write {path}: {error.strerror}; earlier checkpoints are intact: make room, then continue with --resume"
         ) from error
 
 
-def load_checkpoint(path: Path, kind: str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Reads a checkpoint of the given ``kind`` (its "format" entry) without running any code stored in it.
+def load_checkpoint(path: Path, formats: str | Iterable[str], device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint without running any code stored in it.
+
+    Args:
+        path: the file.
+        formats: the "format" entries that are accepted.
+        device: where tensors are put.
 
     Raises:
-        CheckpointError: the file is no checkpoint, holds arbitrary objects, or is of another kind.
+        CheckpointError: the file is not a checkpoint, holds arbitrary objects, or has another format.
         FileNotFoundError: there is no such file.
     """
+    formats = [formats] if isinstance(formats, str) else list(formats)
     try:
         payload = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
@@ -89,59 +110,100 @@ def load_checkpoint(path: Path, kind: str, device: torch.device | str = "cpu") -
         raise CheckpointError(
             f"{path} is not a checkpoint of tensors and plain values ({reason}); pass one that training wrote"
         ) from error
-    if not isinstance(payload, dict) or payload.get("format") != kind:
+    if not isinstance(payload, dict) or payload.get("format") not in formats:
         found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
-        raise CheckpointError(f"{path} has the format {found!r}, expected {kind!r}; pass a checkpoint of that kind")
+        expected = " or ".join(map(repr, formats))
+        raise CheckpointError(f"{path} has the format {found!r}, expected {expected}; pass a checkpoint of that kind")
     return payload
 
 
-def save_policy(path: Path, policy: Policy, *, env_id: str, step: int, args: Mapping[str, Any]) -> None:
-    """Writes everything that `load_policy` or `load_recurrent_policy` needs, and what the policy was trained on."""
+def save_policy(path: Path, network: Network, args: CommonArgs, step: int) -> None:
+    """Write a trained network, with the arguments of its training and the number of environment steps so far."""
     save_checkpoint(
         path,
         {
-            "format": PPO_MLP if isinstance(policy, ActorCritic) else PPO_LSTM,
-            "env_id": env_id,
+            "format": POLICY,
+            "algorithm": args.algorithm,
+            "algorithm_module": args.algorithm_module,
+            "network_name": args.network_name,
+            "network_module": args.network_module,
+            "env_id": args.env_id,
+            "env_module": args.env_module,
             "step": step,
-            "args": dict(args),
-            "network": policy.plain(),
-            "state_dict": {name: tensor.detach().cpu() for name, tensor in policy.state_dict().items()},
+            "args": args.to_dict(),
+            "network": network.to_dict(),
+            "state_dict": {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()},
         },
     )
 
 
-def load_policy(path: Path | str, device: torch.device | str = "cpu") -> ActorCritic:
-    """Rebuilds a PPO-MLP policy from its checkpoint alone; ``policy.act(obs)`` then maps (B, …) to (B, A).
+def read_policy(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What `save_policy` wrote, of any version; imports and builds nothing.
 
     Raises:
-        CheckpointError: the file is not a PPO-MLP checkpoint.
+        CheckpointError: the file is not the checkpoint of a policy.
         FileNotFoundError: there is no such file.
     """
-    payload = load_checkpoint(Path(path), PPO_MLP, device)
-    policy = ActorCritic(**payload["network"])
-    policy.load_state_dict(payload["state_dict"])
-    return policy.to(device).eval()
+    payload = load_checkpoint(Path(path), (POLICY, *POLICY_1), device)
+    if payload["format"] in POLICY_1:
+        payload["algorithm"], payload["network_name"] = POLICY_1[payload["format"]]
+        payload |= {"algorithm_module": None, "network_module": None, "env_module": None}
+    return payload
 
 
-def load_recurrent_policy(path: Path | str, device: torch.device | str = "cpu") -> RecurrentActorCritic:
-    """Rebuilds a PPO-LSTM policy from its checkpoint alone; `ppo_lstm.Player` plays it.
+def algorithm_of(payload: dict[str, Any], path: Path | str) -> AlgorithmSpec:
+    """The algorithm that trained a policy (see `read_policy`). Raises CheckpointError where it is not registered."""
+    name, module = payload["algorithm"], payload["algorithm_module"]
+    try:
+        return get_algorithm(name)
+    except RegistryError as error:
+        raise CheckpointError(f"{path}: {_imported_by('algorithm', name, module)}") from error
+
+
+def network_from(payload: dict[str, Any], path: Path | str, device: torch.device | str = "cpu") -> Any:
+    """The network of a policy (see `read_policy`), on ``device``. Raises CheckpointError where it is not registered."""
+    name, module = payload["network_name"], payload["network_module"]
+    try:
+        network: Any = get_network(name).load().from_dict(payload["network"])
+    except RegistryError as error:
+        raise CheckpointError(f"{path}: {_imported_by('network', name, module)}") from error
+    network.load_state_dict(payload["state_dict"])
+    return network.to(device).eval()
+
+
+def _imported_by(kind: str, name: str, module: str | None) -> str:
+    if module is None:
+        return f"there is no {kind} {name!r} in this version"
+    return f"{kind} {name!r} is in the module {module}, which is imported only if you name it; add --{kind} {module}:{name}"
+
+
+def load_network(path: Path | str, device: torch.device | str = "cpu") -> Any:
+    """The network of a checkpoint that `save_policy` wrote, on ``device``; see `protocol.Network`.
 
     Raises:
-        CheckpointError: the file is not a PPO-LSTM checkpoint.
+        CheckpointError: the file is not the checkpoint of a policy, or its network is not registered.
         FileNotFoundError: there is no such file.
     """
-    payload = load_checkpoint(Path(path), PPO_LSTM, device)
-    policy = RecurrentActorCritic(**payload["network"])
-    policy.load_state_dict(payload["state_dict"])
-    return policy.to(device).eval()
+    return network_from(read_policy(path, device), path, device)
+
+
+def load_policy(path: Path | str, device: torch.device | str = "cpu") -> NetworkPolicy:
+    """The policy of a checkpoint: ``policy.act(obs)`` maps observations (N, …) to actions (N, A).
+
+    A policy with memory remembers from call to call; call ``policy.on_episode_start()`` when new episodes begin.
+
+    Raises:
+        CheckpointError, FileNotFoundError: see `load_network`.
+    """
+    return NetworkPolicy(load_network(path, device))
 
 
 class Checkpoints:
-    """The checkpoints in a run's folder that training can go on from, ``resume-<step>.pt``.
+    """The checkpoints ``resume-<step>.pt`` in a run's folder, from which training can continue.
 
     Args:
         run_dir: the folder.
-        keep: how many are kept.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, run_dir: Path, keep: int) -> None:
@@ -149,28 +211,32 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, step: int, payload: Mapping[str, Any]) -> None:
-        """Writes one, and then removes those that are too many. Raises CheckpointError where it cannot be written."""
+        """Write a checkpoint, then remove the oldest. Raises CheckpointError where it cannot be written."""
         save_checkpoint(self._run_dir / f"resume-{step:012d}.pt", {"format": RUN, "step": step, **payload})
         for path in _resumable(self._run_dir)[: -self._keep]:
             path.unlink(missing_ok=True)
 
     @staticmethod
     def load_newest(run_dir: Path) -> dict[str, Any]:
-        """What was saved last.
+        """The newest checkpoint.
 
         Raises:
-            CheckpointError: there is none, or it is no checkpoint of a run; the message tells how to go on.
+            CheckpointError: there is none, or it is not the checkpoint of a run.
         """
         found = _resumable(run_dir)
         if not found:
             raise CheckpointError(
-                f"--resume {run_dir} holds no checkpoint (resume-*.pt); name the folder of a run, or start a new one"
+                f"--resume {run_dir} holds no checkpoint (resume-*.pt); name the folder of a run, or start a new run"
             )
         try:
-            return load_checkpoint(found[-1], RUN)
+            payload = load_checkpoint(found[-1], (RUN, RUN_1))
         except CheckpointError as error:
-            older = "move it away to go on from an older one" if len(found) > 1 else "start a new run"
+            older = "move it away to continue from an older one" if len(found) > 1 else "start a new run"
             raise CheckpointError(f"--resume {run_dir}: {error}; {older}") from error
+        if payload["format"] == RUN_1:
+            payload["world_size"] = payload.pop("team_size")
+            payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
+        return payload
 
 
 def _resumable(run_dir: Path) -> list[Path]:

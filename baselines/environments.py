@@ -1,9 +1,10 @@
-"""How the baselines make their environments and prepare them for training."""
+"""Making environments for the baselines, and preparing them for training."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,35 +15,41 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
-from .arguments import ArgumentError
-from .spaces import Obs, flatten, map_obs, stack_obs
-from .team import Team
+from .arguments import ArgumentError, CommonArgs
+from .distributed import DistContext
+from .spaces import Obs, flatten, map_tensors, stack_tensors
 
 __all__ = [
-    "LONGEST",
+    "UNKNOWN_HORIZON",
     "ContinueAfterSuccess",
     "EnvFactory",
     "GymnasiumVectorEnv",
     "check_env_id",
+    "check_workers",
+    "choose_obs_mode",
+    "is_maniskill_task",
     "is_robot_task",
-    "make_env",
     "make_gymnasium_env",
+    "make_training_env",
     "reset_with",
     "stagger",
 ]
 
-LONGEST = 100_000
-"""Steps that an episode is supposed to end within where its length is not known."""
+__getattr__ = deprecated_names(__name__, {"make_env": "make_training_env", "LONGEST": "UNKNOWN_HORIZON"})
+
+UNKNOWN_HORIZON = 100_000
+"""Upper bound of the length of an episode, in steps, where the environment does not say how long one is."""
 
 EnvFactory = Callable[[int, str | None], Any]
-"""(num_envs, render_mode) to a batched environment: one that behaves as ManiSkill's do, without automatic resets, or a
+"""(num_envs, render_mode) to a batched environment: one with ManiSkill's interface, without automatic resets, or a
 `GymnasiumVectorEnv`."""
 
 
 class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
-    """Lets only a failure terminate an episode (see ``--train-to-horizon``)."""
+    """Only a failure terminates an episode; see ``--train-to-horizon``."""
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -52,16 +59,16 @@ class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class GymnasiumVectorEnv:
-    """A Gymnasium vector environment in the form that ManiSkillVectorEnv has: tensors, and resets in the same step.
+    """A Gymnasium vector environment with the interface of ManiSkillVectorEnv: tensors, and resets in the same step.
 
-    Observations are what `flatten` makes of them; continuous actions come in [-1, 1] and are brought to the bounds of
-    the space, discrete ones (N, A) count from 0. ``info`` speaks of the step just played, whether a reset followed it or
-    not: ``episode`` holds return and length so far, ``final_observation`` what was seen last where an episode ended, and
-    ``success`` what the environment told of it, if it tells.
+    Observations are flattened, see `flatten`. Continuous actions are given in [-1, 1] and scaled to the bounds of the
+    space; discrete actions (N, A) count from 0. ``info`` describes the step just played, even where a reset followed it:
+    ``episode`` holds return and length so far, ``final_observation`` the last observation where an episode ended, and
+    ``success`` what the environment reported, if it reports success.
 
     Args:
         env: made with ``AutoresetMode.SAME_STEP``.
-        horizon: the most steps that an episode can take.
+        horizon: maximum number of steps of an episode.
     """
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], horizon: int | None) -> None:
@@ -75,17 +82,17 @@ class GymnasiumVectorEnv:
         self.single_action_space = env.single_action_space
         self._returns = torch.zeros(self.num_envs)
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int64)
-        self._tells_success = False
+        self._reports_success = False
 
     @property
     def unwrapped(self) -> GymnasiumVectorEnv:
-        """Itself."""
+        """This object."""
         return self
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Starts new episodes, in all environments or in ``options["env_idx"]`` (b,) only."""
+        """Start new episodes, in all environments or in ``options["env_idx"]`` (b,) only."""
         mask = np.ones(self.num_envs, np.bool_)
         if options is not None:
             mask[:] = False
@@ -98,20 +105,20 @@ class GymnasiumVectorEnv:
         return self._tensors(obs), {}
 
     def step(self, action: Tensor) -> tuple[Obs, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Plays a step; an environment whose episode is over shows the first observation of the next one."""
+        """Play a step; an environment whose episode is over returns the first observation of the next one."""
         raw, reward, terminated, truncated, raw_info = self.env.step(self._action(action))
         obs = self._tensors(raw)
         rewards = torch.as_tensor(reward, dtype=torch.float32)
         ends, cuts = torch.as_tensor(terminated), torch.as_tensor(truncated)
-        # An end that is both is a true one.
+        # An episode that is both terminated and truncated counts as terminated.
         cuts = cuts & ~ends
         over = ends | cuts
         self._returns += rewards
         self._lengths += 1
         info: dict[str, Any] = {"episode": {"return": self._returns.clone(), "episode_len": self._lengths.clone()}}
         final_info = raw_info.get("final_info", {})
-        self._tells_success |= "success" in raw_info or "success" in final_info
-        if self._tells_success:
+        self._reports_success |= "success" in raw_info or "success" in final_info
+        if self._reports_success:
             success = _success(raw_info, self.num_envs) & ~over | _success(final_info, self.num_envs) & over
             info["success"] = success
             info["episode"]["success_once"] = success
@@ -126,11 +133,11 @@ class GymnasiumVectorEnv:
         return obs, rewards, ends, cuts, info
 
     def render(self) -> Tensor:
-        """Pictures (N, H, W, 3) uint8."""
+        """Images (N, H, W, 3) uint8."""
         return torch.from_numpy(np.stack(self.env.render()))  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self.env.close()
 
     def _tensors(self, raw: Any) -> Obs:
@@ -151,22 +158,34 @@ class GymnasiumVectorEnv:
 
 
 def _success(info: dict[str, Any], n: int) -> Tensor:
-    told = info.get("success")
-    if told is None:
+    success = info.get("success")
+    if success is None:
         return torch.zeros(n, dtype=torch.bool)
-    return torch.as_tensor(np.asarray(told, dtype=np.bool_) & np.asarray(info.get("_success", True)))
+    return torch.as_tensor(np.asarray(success, dtype=np.bool_) & np.asarray(info.get("_success", True)))
 
 
 def is_robot_task(env_id: str) -> bool:
-    """Whether the ID is one of ManiSkill's registry, so that it makes a batch of its own."""
+    """Whether the registered environment is a task on ManiSkill, which simulates a batch by itself."""
+    import mikasa_robo
+
+    return env_id in mikasa_robo.CATALOG or is_maniskill_task(env_id)
+
+
+def is_maniskill_task(env_id: str) -> bool:
+    """Whether the ID is registered with ManiSkill and not one of this package's catalog."""
     from mani_skill.utils.registration import REGISTERED_ENVS
 
     import mikasa_robo
 
-    return env_id in REGISTERED_ENVS or env_id in mikasa_robo.CATALOG
+    return env_id in REGISTERED_ENVS and env_id not in mikasa_robo.CATALOG
 
 
-def make_env(
+def choose_obs_mode(args: CommonArgs) -> str:
+    """Observation mode of a robot task: ``--obs``, or the default of the algorithm (ManiSkill's own tasks: state)."""
+    return args.obs or ("state" if is_maniskill_task(args.env_id) else args.default_obs)
+
+
+def make_training_env(
     num_envs: int,
     render_mode: str | None,
     *,
@@ -176,27 +195,48 @@ def make_env(
     sim_backend: str,
     obs_mode: str = "state",
     env_kwargs: Mapping[str, Any] = MappingProxyType({}),
+    gpu: int | None = None,
+    num_workers: int | None = None,
 ) -> gym.Env[Any, Any]:
-    """A batched robot task, without automatic resets.
+    """A batched robot task, of this package or of ManiSkill, without automatic resets.
+
+    Args:
+        num_envs: N.
+        render_mode: ``"rgb_array"`` for an environment that renders.
+        env_id, reward_mode, control_mode, sim_backend, obs_mode, env_kwargs: as in `arguments.CommonArgs`.
+        gpu: CUDA device to simulate and render on, where ``sim_backend`` is on the GPU and names none.
+        num_workers: simulate in this many processes on the CPU, or in ``num_envs`` if that is less. An environment that
+            renders videos is always in this process.
 
     Raises:
-        RenderingUnavailableError: ``render_mode`` asks for pictures where SAPIEN cannot draw.
-        ValueError: observations of this mode are nested, or the task does not take ``env_kwargs``.
+        RenderingUnavailableError: ``render_mode`` needs images, and SAPIEN cannot render here.
+        ValueError: observations of this mode are nested, or the task does not take one of the arguments.
     """
+    import mikasa_robo
+    from mikasa_robo.core.observations import VISUAL
+    from mikasa_robo.sim.backend import choose_sim_backend
+
     if render_mode is not None:
-        # ManiSkill's own tasks do not ask, and say of a missing Vulkan driver whatever the loader says
+        # ManiSkill's own tasks do not check, and their error shows whatever the Vulkan loader says.
         require_rendering(f"render_mode={render_mode!r}", "cuda" if torch.cuda.is_available() else "cpu")
+    kwargs: dict[str, Any] = {
+        "num_envs": num_envs,
+        "obs_mode": obs_mode,
+        "reward_mode": reward_mode,
+        "control_mode": control_mode,
+        "sim_backend": sim_backend,
+        "render_mode": render_mode,
+        **env_kwargs,
+    }
+    if gpu is not None and num_workers is None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
+        kwargs["sim_backend"] = f"physx_cuda:{gpu}"
+    if gpu is not None and (render_mode is not None or set(VISUAL) & set(obs_mode.split("+"))):
+        kwargs.setdefault("render_backend", f"sapien_cuda:{gpu}")
+    make: Callable[..., gym.Env[Any, Any]] = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
+    if num_workers is not None and render_mode is None:
+        make = functools.partial(mikasa_robo.make_env, num_workers=min(num_workers, num_envs))
     with _named(env_kwargs):
-        env: gym.Env[Any, Any] = gym.make(
-            env_id,
-            num_envs=num_envs,
-            obs_mode=obs_mode,
-            reward_mode=reward_mode,
-            control_mode=control_mode,
-            sim_backend=sim_backend,
-            render_mode=render_mode,
-            **env_kwargs,
-        )
+        env = make(env_id, **kwargs)
     space = env.get_wrapper_attr("single_observation_space")
     if isinstance(space, gym.spaces.Dict) and set(flatten(space)) != set(space):
         env.close()
@@ -204,9 +244,26 @@ def make_env(
     return env
 
 
+def _make_maniskill_task(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    """One of ManiSkill's own tasks, with batched simulation on CPU too and with its time limit."""
+    from mani_skill.utils.registration import REGISTERED_ENVS, TimeLimitWrapper
+
+    from mikasa_robo.sim.env import make
+
+    spec = REGISTERED_ENVS[env_id]
+    if spec.max_episode_steps is None:
+        raise ValueError(f"{env_id} has no time limit; register it with max_episode_steps")
+    try:
+        env = make(env_id, **kwargs)
+    except (AssertionError, NotImplementedError) as error:  # ManiSkill's way to refuse a control, reward or obs mode
+        modes = ", ".join(f"{name}={kwargs[name]}" for name in ("obs_mode", "reward_mode", "control_mode"))
+        raise ValueError(f"{env_id} does not take one of {modes}: {error}") from error
+    return TimeLimitWrapper(env, spec.max_episode_steps)
+
+
 @contextlib.contextmanager
 def _named(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Says that these were given, where an environment does not take them."""
+    """Name ``env_kwargs`` in the error of an environment that does not take one of them."""
     try:
         yield
     except TypeError as error:
@@ -218,11 +275,11 @@ def _named(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
 def make_gymnasium_env(
     num_envs: int, render_mode: str | None, *, env_id: str, env_kwargs: Mapping[str, Any] = MappingProxyType({})
 ) -> GymnasiumVectorEnv:
-    """An environment of mikasa_base, or of Gymnasium; in the form that steps all at once where mikasa_base has one.
+    """A batch of an environment of mikasa_base or Gymnasium, vectorised natively where mikasa_base can.
 
     Raises:
-        RenderingUnavailableError: ``render_mode`` asks for pictures of what cannot be drawn.
-        ValueError: it does not take ``env_kwargs``.
+        RenderingUnavailableError: the environment has no such ``render_mode``.
+        ValueError: it does not take one of ``env_kwargs``.
     """
     import mikasa_base
 
@@ -237,44 +294,72 @@ def make_gymnasium_env(
             env = gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=same_step, **kwargs)
     if render_mode is not None and render_mode not in env.metadata.get("render_modes", ()):
         env.close()
-        raise RenderingUnavailableError(f"{env_id} cannot be drawn: it has no render_mode={render_mode!r}")
+        raise RenderingUnavailableError(f"{env_id} has no render_mode={render_mode!r}")
     if variant is None:
         return GymnasiumVectorEnv(env, spec.max_episode_steps)
-    # the registry knows how long episodes are with its own arguments; they end by themselves with others, too
-    return GymnasiumVectorEnv(env, LONGEST if env_kwargs else variant.steps)
+    # With other arguments episodes may be longer than the registry says; they still end by themselves.
+    return GymnasiumVectorEnv(env, UNKNOWN_HORIZON if env_kwargs else variant.steps)
 
 
-def reset_with(env: Any, seed: int, team: Team) -> tuple[Obs, dict[str, Any]]:
-    """Resets all environments; environment i of process r gets the episode r n + i of ``seed``, as one process would.
+def reset_with(env: Any, seed: int, dist: DistContext) -> tuple[Obs, dict[str, Any]]:
+    """Reset all environments. Environment i of process r gets the episode that environment r n + i gets in one process.
 
-    Robot tasks of ManiSkill's own know no such numbers: there process r gets a seed of its own.
+    ManiSkill's own tasks do not support that; with them process r gets another seed.
     """
     from mikasa_robo.core.env import MemoryEnv
+    from mikasa_robo.workers.env import WorkerEnv
 
-    first = team.rows(env.num_envs).start
+    first = dist.own(env.num_envs).start
     if not first:
         return env.reset(seed=seed)
-    if isinstance(env.unwrapped, MemoryEnv):
+    if isinstance(env.unwrapped, MemoryEnv | WorkerEnv):
         return env.reset(seed=[(seed, first + i) for i in range(env.num_envs)])
     return env.reset(seed=seed + first)
 
 
-def check_env_id(env_id: str) -> None:
-    """Raises ``ArgumentError``, with the nearest names, where no such task is registered."""
-    # For their effect alone: importing them registers their tasks.
+def check_env_id(env_id: str, env_module: str | None = None) -> None:
+    """Raise ArgumentError, with similar IDs, where the ID is not registered.
+
+    Args:
+        env_id: without a module.
+        env_module: the module that registers it, as a checkpoint has it. It is not imported, only named in the error.
+    """
+    # Importing these registers their tasks.
     import mani_skill.envs  # noqa: F401
 
     import mikasa_base  # noqa: F401
-    import mikasa_robo
+    import mikasa_robo  # noqa: F401
 
-    if env_id not in gym.registry and env_id in mikasa_robo.CATALOG:
-        raise ArgumentError(f"--env-id {env_id} is planned but not written yet; `mikasa list` prints those there are")
-    if env_id not in gym.registry:
-        near = difflib.get_close_matches(env_id, list(gym.registry), n=3, cutoff=0.5)
-        hint = (
-            f"did you mean {' or '.join(near)}?" if near else "`mikasa list` and `mikasa list --suite base` print them"
+    if env_id in gym.registry:
+        return
+    if env_module is not None:
+        raise ArgumentError(
+            f"{env_id} is registered by the module {env_module}, which is imported only if you name it; "
+            f"add --env-id {env_module}:{env_id}"
         )
-        raise ArgumentError(f"--env-id {env_id} is not registered; {hint}")
+    near = difflib.get_close_matches(env_id, list(gym.registry), n=3, cutoff=0.5)
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "see `mikasa list` and `mikasa list --suite base`, or write module:ID"
+    )
+    raise ArgumentError(f"--env-id {env_id} is not registered; {hint}")
+
+
+def check_workers(env_id: str, num_workers: int, sim_backend: str) -> None:
+    """Raise ArgumentError where worker processes cannot simulate this environment with this backend."""
+    import mikasa_robo
+    from mikasa_robo.sim.backend import CUDA_NAMES
+
+    if env_id not in mikasa_robo.CATALOG:
+        raise ArgumentError(
+            f"--num-workers {num_workers} is for the robot tasks of `mikasa list`, and {env_id} is none; leave it out"
+        )
+    if sim_backend.split(":")[0] in CUDA_NAMES:
+        raise ArgumentError(
+            f"--num-workers {num_workers} --sim-backend {sim_backend}: on a GPU one process simulates all environments; "
+            "leave --num-workers out, or use --sim-backend physx_cpu"
+        )
 
 
 @torch.no_grad()
@@ -284,39 +369,40 @@ def stagger(
     obs: Obs,
     groups: int,
     horizon: int,
-    begin: Callable[[Tensor], None] | None = None,
-    team: Team | None = None,
+    on_episode_start: Callable[[Tensor], None] | None = None,
+    dist: DistContext | None = None,
 ) -> tuple[Obs, Obs]:
-    """Brings groups of environments to different t within one episode.
+    """Spread groups of environments over the steps of an episode.
 
     Args:
         env: a batched environment with automatic resets, just reset.
-        act: maps observations (N, …) to actions (N, A), as the environment takes them, to play meanwhile.
-        obs: (N, …) what the reset returned.
-        groups: how many values of t there shall be; no more than environments or steps.
+        act: maps observations (N, …) to actions (N, A), as the environment takes them.
+        obs: (N, …) observations that the reset returned.
+        groups: number of different steps; at most the number of environments and of steps.
         horizon: length of an episode in steps.
-        begin: told after each step which environments (N,) bool begin an episode with the observation that follows.
-        team: those who train together; the groups are those of all their environments.
+        on_episode_start: called after each step with the environments (N,) bool in which an episode begins with the
+            next observation.
+        dist: the processes that train together; groups are made of all their environments.
 
     Returns:
-        the observation (N, …) to start from and all those seen on the way (S, N, …).
+        the observation (N, …) to start from, and all observations on the way (S, N, …).
     """
-    team = team or Team()
-    n, total = env.num_envs, env.num_envs * team.size
+    dist = dist or DistContext()
+    n, total = env.num_envs, env.num_envs * dist.size
     groups = min(groups, total, horizon)
-    group_of = (torch.arange(total, device=env.device) * groups // total)[team.rows(n)]
-    seen = [map_obs(torch.clone, obs)]
+    group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
+    seen = [map_tensors(torch.clone, obs)]
     starts = torch.ones(n, dtype=torch.bool, device=env.device)
     for group in range(1, groups):
         for _ in range(horizon * group // groups - horizon * (group - 1) // groups):
             obs, _, terminated, truncated, _ = env.step(act(obs).to(env.device))
             starts = terminated | truncated
-            seen.append(map_obs(torch.clone, obs))
-            if begin is not None:
-                begin(starts)
+            seen.append(map_tensors(torch.clone, obs))
+            if on_episode_start is not None:
+                on_episode_start(starts)
         chosen = group_of == group
         if chosen.any():
             obs, _ = env.reset(options={"env_idx": chosen.nonzero().squeeze(1)})
-        if begin is not None:
-            begin(starts | chosen)
-    return obs, stack_obs(seen)
+        if on_episode_start is not None:
+            on_episode_start(starts | chosen)
+    return obs, stack_tensors(seen)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,37 +14,34 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from mikasa_robo.sim.render import RenderingUnavailableError, write_video
+from mikasa_robo.rollouts import EpisodeTotals, Step, play_episodes
+from mikasa_robo.sim.render import RenderingUnavailableError
+from mikasa_robo.statistics import wilson_interval
+from mikasa_robo.video import FPS, VideoWriter, tile_images
 
 from .environments import EnvFactory, GymnasiumVectorEnv
-from .spaces import Obs, flatten, map_obs
+from .protocol import Policy
+from .spaces import Obs, map_tensors
 
 __all__ = ["Evaluation", "evaluate", "film", "find_horizon", "record_video", "torch_threads", "wilson_interval"]
 
 log = logging.getLogger(__name__)
 
-Policy = Callable[[Any], Tensor]
-"""Maps observations (N, …) to actions (N, A) as the environment takes them; both on the policy's device."""
-
-
-def _nothing() -> None:
-    """What a policy without memory does at the start of an episode."""
-
 
 @dataclass
 class Evaluation:
-    """What E episodes came to; episode k was reset with the seed ``first_seed + k``."""
+    """The results of E episodes; episode k was reset with the seed ``first_seed + k``."""
 
     first_seed: int
     success_once: list[bool]  # (E,) success at some step
     success_at_end: list[bool]  # (E,) success at the last step
-    fail_once: list[bool]  # (E,) a mistake at some step; all False where a task cannot be failed
+    fail_once: list[bool]  # (E,) failure at some step; all False for a task that has no failure
     returns: list[float]  # (E,) sum of rewards
     lengths: list[int]  # (E,) control steps
-    tells_success: bool = False  # whether the environment says what success is; where not, the flags are all False
+    tells_success: bool = False  # whether the environment reports success; where not, the flags are all False
 
     def summary(self) -> dict[str, float]:
-        """Means over the episodes, with the 95 % Wilson interval of the success rate where success is told."""
+        """Means over the episodes; with the 95 % Wilson interval of the success rate, if the environment reports success."""
         means = {"return": statistics.fmean(self.returns), "length": statistics.fmean(self.lengths)}
         if not self.tells_success:
             return means
@@ -61,7 +57,7 @@ class Evaluation:
 
     @property
     def score(self) -> float:
-        """What policies are compared by: the success rate, or the mean return where no success is told."""
+        """What policies are compared by: the success rate, or the mean return if the environment reports no success."""
         return statistics.fmean(self.success_once if self.tells_success else self.returns)
 
     def describe(self) -> str:
@@ -75,25 +71,8 @@ class Evaluation:
         )
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """The Wilson score interval of a success rate; ``z`` is the normal quantile (the default gives 95 %).
-
-    >>> [round(x, 4) for x in wilson_interval(95, 100)]
-    [0.8882, 0.9785]
-    """
-    if not 0 <= successes <= trials or trials < 1:
-        raise ValueError(
-            f"wilson_interval: {successes} successes in {trials} trials; need 0 <= successes <= trials >= 1"
-        )
-    rate = successes / trials
-    denominator = 1.0 + z * z / trials
-    centre = (rate + z * z / (2 * trials)) / denominator
-    half = z * math.sqrt(rate * (1.0 - rate) / trials + z * z / (4 * trials * trials)) / denominator
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def find_horizon(env: gym.Env[Any, Any] | GymnasiumVectorEnv) -> int:
-    """The number of control steps after which ``env`` truncates an episode."""
+    """Number of control steps after which ``env`` truncates an episode. Raises ValueError where it has no time limit."""
     horizon = getattr(env.unwrapped, "horizon", None)
     if horizon is None and not isinstance(env, GymnasiumVectorEnv):
         from mani_skill.utils.gym_utils import find_max_episode_steps_value
@@ -106,7 +85,7 @@ def find_horizon(env: gym.Env[Any, Any] | GymnasiumVectorEnv) -> int:
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Runs a block with ``count`` torch threads, and puts the former number back."""
+    """Run a block with ``count`` torch threads, and restore the former number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -115,7 +94,6 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@torch.no_grad()
 def evaluate(
     policy: Policy,
     env: gym.Env[Any, Any] | GymnasiumVectorEnv,
@@ -123,85 +101,45 @@ def evaluate(
     episodes: int,
     first_seed: int,
     device: torch.device,
-    begin: Callable[[], None] = _nothing,
 ) -> Evaluation:
-    """Plays ``episodes`` whole episodes, with the environment's own terminations, and reports each.
+    """Play ``episodes`` whole episodes, with the environment's own terminations, and report each.
 
-    Episode k is reset with the seed ``first_seed + k`` by name, so the set of episodes is the same whatever the number
-    of environments. Where that does not divide ``episodes``, the surplus of the last round is played and dropped.
+    Episode k is reset with the seed ``first_seed + k``, so the episodes do not depend on the number of environments. Where
+    that number does not divide ``episodes``, the surplus episodes of the last round are played and dropped.
 
     Args:
-        policy: see ``Policy``.
+        policy: see `protocol.Policy`.
         env: a batched environment, as an `EnvFactory` makes it.
         device: where ``policy`` wants its observations.
-        begin: called before each round of episodes; a policy with memory forgets then.
+
+    Raises:
+        RuntimeError: an episode is not over at the environment's time limit.
     """
     num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
     result = Evaluation(first_seed, [], [], [], [], [])
     for start in range(0, episodes, num_envs):
-        seeds = [first_seed + start + i for i in range(num_envs)]
+        totals = EpisodeTotals()
+        for step in _play(policy, env, first_seed + start, device):
+            totals.add(step)
         keep = min(num_envs, episodes - start)
-        begin()
-        told, columns = _play(policy, env, seeds, device)
-        for name, column in columns.items():
-            getattr(result, name).extend(column[:keep].tolist())
-        result.tells_success |= told
+        for name in ("success_once", "success_at_end", "fail_once", "returns", "lengths"):
+            getattr(result, name).extend(getattr(totals, name)[:keep].tolist())
+        result.tells_success |= totals.reports_success
     return result
 
 
 def _play(
-    policy: Policy,
-    env: gym.Env[Any, Any] | GymnasiumVectorEnv,
-    seeds: list[int],
-    device: torch.device,
-    on_step: Callable[[Tensor], None] | None = None,
-) -> tuple[bool, dict[str, Tensor]]:
-    """One episode in each environment: whether success was told of, and what came out.
+    policy: Policy, env: gym.Env[Any, Any] | GymnasiumVectorEnv, first_seed: int, device: torch.device
+) -> Iterator[Step]:
+    """One episode in each environment, with the seeds from ``first_seed`` on."""
+    unwrapped: Any = env.unwrapped
+    seeds = [first_seed + i for i in range(unwrapped.num_envs)]
+    policy.on_episode_start()
 
-    An environment that has finished is stepped on with the others, and what it does is not counted. ``on_step`` gets the
-    mask (N,) of those that show their episode: that were running before the step and were not reset by it.
-    """
-    obs: Obs
-    obs, _ = env.reset(seed=seeds)  # type: ignore[arg-type]  # ManiSkill takes a seed per environment
-    source = next(iter(flatten(obs).values())).device
-    resets = isinstance(env, GymnasiumVectorEnv)
-    told = False
-    n = len(seeds)
-    running = torch.ones(n, dtype=torch.bool, device=source)
-    success_once, success_at_end, fail_once = (torch.zeros_like(running) for _ in range(3))
-    returns = torch.zeros(n, device=source)
-    lengths = torch.zeros(n, dtype=torch.long, device=source)
-    for _ in range(find_horizon(env)):
-        obs, reward, terminated, truncated, info = env.step(policy(map_obs(lambda x: x.to(device), obs)).to(source))
-        told |= "success" in info
-        success = _flag(info, "success", running)
-        returns += torch.where(running, torch.as_tensor(reward, device=source), torch.zeros_like(returns))
-        lengths += running
-        success_once |= success & running
-        fail_once |= _flag(info, "fail", running) & running
-        success_at_end = torch.where(running, success, success_at_end)
-        after = running & ~(terminated | truncated)
-        if on_step is not None:
-            on_step(after if resets else running)
-        running = after
-        if not running.any():
-            return told, {
-                "success_once": success_once,
-                "success_at_end": success_at_end,
-                "fail_once": fail_once,
-                "returns": returns,
-                "lengths": lengths,
-            }
-    unfinished = [seed for seed, still in zip(seeds, running.tolist(), strict=True) if still]
-    raise RuntimeError(
-        f"episodes with the seeds {unfinished} are not over after {find_horizon(env)} steps; "
-        "the environment must truncate at its horizon"
-    )
+    def act(obs: Obs, info: dict[str, Any]) -> Tensor:
+        return policy.act(map_tensors(lambda x: x.to(device), obs)).to(unwrapped.device)
 
-
-def _flag(info: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    flag = info.get(name)
-    return torch.zeros_like(like) if flag is None else flag
+    return play_episodes(env, act, seeds, find_horizon(env))
 
 
 def record_video(
@@ -211,29 +149,31 @@ def record_video(
     *,
     first_seed: int,
     device: torch.device,
-    fps: int = 20,
-    begin: Callable[[], None] = _nothing,
+    fps: int = FPS,
 ) -> None:
-    """Films one episode per environment, tiled, as an MP4; an episode that is over stands still on its last picture.
+    """Record one episode per environment, tiled, as an MP4; an episode that is over shows its last frame.
 
     Args:
-        env: a batched environment made with ``render_mode="rgb_array"``; ``env.render()`` gives (N, H, W, 3).
+        policy: see `protocol.Policy`.
+        env: a batched environment made with ``render_mode="rgb_array"``; ``env.render()`` returns (N, H, W, 3).
+        path: the file.
+        first_seed: environment i is reset with the seed ``first_seed + i``.
+        device: where ``policy`` wants its observations.
+        fps: frames per second.
     """
-    num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
-    pictures: Tensor | None = None
-    frames: list[Tensor] = []
-
-    def film(running: Tensor) -> None:
-        nonlocal pictures
-        fresh = torch.as_tensor(env.render())
-        if fresh.ndim == 3:
-            fresh = fresh.unsqueeze(0)
-        pictures = fresh if pictures is None else torch.where(running[:, None, None, None], fresh, pictures)
-        frames.append(_tile(pictures).to("cpu", torch.uint8))
-
-    begin()
-    _play(policy, env, [first_seed + i for i in range(num_envs)], device, on_step=film)
-    write_video(path, torch.stack(frames).numpy(), fps)
+    resets_itself = isinstance(env, GymnasiumVectorEnv)
+    images: Tensor | None = None
+    with VideoWriter(path, fps, overwrite=True) as video:
+        for step in _play(policy, env, first_seed, device):
+            if step.t == 0:
+                continue
+            new = torch.as_tensor(env.render())
+            if new.ndim == 3:
+                new = new.unsqueeze(0)
+            # An environment that resets itself already shows the next episode after the last step of this one.
+            showing = step.still_running if resets_itself else step.running
+            images = new if images is None else torch.where(showing[:, None, None, None], new, images)
+            video.add(tile_images(images.to("cpu", torch.uint8).numpy()))
 
 
 def film(
@@ -244,27 +184,12 @@ def film(
     episodes: int,
     first_seed: int,
     device: torch.device,
-    begin: Callable[[], None] = _nothing,
 ) -> None:
-    """Records a video; where SAPIEN cannot draw, logs one line on what is missing instead. Other errors are the caller's."""
+    """`record_video` in a new environment; where SAPIEN cannot render, log what is missing instead."""
     try:
         with contextlib.closing(env_factory(episodes, "rgb_array")) as env:
-            record_video(policy, env, path, first_seed=first_seed, device=device, begin=begin)
+            record_video(policy, env, path, first_seed=first_seed, device=device)
     except RenderingUnavailableError as error:
         log.warning("no video: %s", error)
     else:
         log.info("video: %s", path)
-
-
-def _tile(pictures: Tensor) -> Tensor:
-    """(N, H, W, 3) to (rows * H, columns * W, 3), as square as may be, black where pictures run out."""
-    n, height, width, channels = pictures.shape
-    columns = math.ceil(math.sqrt(n))
-    rows = math.ceil(n / columns)
-    grid = pictures.new_zeros((rows * columns, height, width, channels))
-    grid[:n] = pictures
-    return (
-        grid.reshape(rows, columns, height, width, channels)
-        .transpose(1, 2)
-        .reshape(rows * height, columns * width, channels)
-    )

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: progress.csv, TensorBoard, optionally wandb; and what is known about the run itself."""
+"""Logging of a run: progress.csv, TensorBoard, optionally Weights & Biases, and the run's provenance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def require_free(run_dir: Path) -> None:
-    """Raises ``FileExistsError`` where a run would write over something that is already there."""
+    """Raise FileExistsError where a run would overwrite something."""
     if run_dir.is_dir():
         if any(run_dir.iterdir()):
             raise FileExistsError(
@@ -53,16 +53,17 @@ def require_free(run_dir: Path) -> None:
 
 
 def claim_run_dir(run_dir: Path) -> None:
-    """Creates the folder of a run, which must be new or empty."""
+    """Create the folder of a run. Raises FileExistsError where it is not new or empty."""
     require_free(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
 def sole_writer(run_dir: Path) -> Iterator[None]:
-    """Within it no other process gets past here with the same folder; a process that is killed lets go of it.
+    """Lock the folder of a run for a block; the lock of a process that is killed is released.
 
-    Raises FileExistsError where another process is there already.
+    Raises:
+        FileExistsError: another process holds the lock.
     """
     folder = os.open(run_dir, os.O_RDONLY)
     try:
@@ -70,19 +71,17 @@ def sole_writer(run_dir: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise FileExistsError(
-                f"{run_dir}: another process is training in this folder; wait for its end or stop it, then --resume"
+                f"{run_dir}: another process is training in this folder; wait until it ends or stop it, then use --resume"
             ) from error
-        except OSError as error:  # some network file systems know no locks
-            log.warning(
-                "%s cannot be locked (%s): see to it yourself that only one process trains there", run_dir, error
-            )
+        except OSError as error:  # some network file systems have no locks
+            log.warning("%s cannot be locked (%s): make sure that only one process trains there", run_dir, error)
         yield
     finally:
         os.close(folder)
 
 
 class ProgressCsv:
-    """A CSV whose columns are those of all rows so far; a row with a new one rewrites the file with a wider header."""
+    """A CSV file that gets a new column when a row has one; the file is then rewritten."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,11 +89,11 @@ class ProgressCsv:
         self._rows: list[dict[str, float]] = []
 
     def go_on(self, step: int) -> None:
-        """Takes up the rows up to ``step`` of the file that is there, and drops later ones."""
+        """Keep the rows up to ``step`` of an existing file, and drop later ones."""
         if not self._path.exists():
             return
         with self._path.open(newline="") as file:
-            lines = [line for line in file if line.endswith("\n")]  # the last may have been cut short
+            lines = [line for line in file if line.endswith("\n")]  # the last line may be incomplete
         rows = list(csv.DictReader(lines))
         self._rows = [{k: float(v) for k, v in row.items() if v} for row in rows if float(row["step"]) <= step]
         self._columns = list(rows[0]) if rows else []
@@ -108,7 +107,7 @@ class ProgressCsv:
         write_atomically(self._path, text.getvalue().encode())
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Adds a row; it is on disk when this returns."""
+        """Append a row to the file."""
         self._rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
         if new:
@@ -120,7 +119,7 @@ class ProgressCsv:
 
 
 class RunLogger:
-    """Sends each row of numbers to progress.csv, TensorBoard and, if asked, wandb."""
+    """Writes each row of figures to progress.csv, TensorBoard and, if asked, Weights & Biases."""
 
     def __init__(
         self,
@@ -129,9 +128,13 @@ class RunLogger:
         wandb_options: dict[str, Any] | None = None,
         after: int | None = None,
     ) -> None:
-        """Writes into ``run_dir``; ``wandb_options`` (None: no wandb) go to ``wandb.init``.
+        """Open the logs in ``run_dir``.
 
-        A run that goes on keeps its rows up to the step ``after``.
+        Args:
+            run_dir: folder of the run.
+            config: the arguments of the run.
+            wandb_options: keyword arguments of ``wandb.init``; None for no Weights & Biases.
+            after: step from which a resumed run continues; later rows are dropped.
         """
         self._csv = ProgressCsv(run_dir / "progress.csv")
         if after is not None:
@@ -146,7 +149,7 @@ class RunLogger:
             self._wandb = wandb.init(name=run_dir.name, dir=str(run_dir), config=dict(config), **wandb_options)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Logs a row; its ``step`` is the number of environment steps so far."""
+        """Log a row; its ``step`` is the number of environment steps so far."""
         step = int(row["step"])
         self._csv.append(row)
         for name, value in row.items():
@@ -156,7 +159,7 @@ class RunLogger:
             self._wandb.log(dict(row), step=step)
 
     def close(self) -> None:
-        """Writes out what is still held back."""
+        """Flush and close the logs."""
         self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
@@ -164,31 +167,38 @@ class RunLogger:
 
 @dataclass
 class EpisodeStats:
-    """Running figures of the training episodes, for the log."""
+    """Running statistics of the training episodes, for the log.
+
+    `record` leaves everything on the environment's device, so that it never waits for a GPU; `pop` reads it.
+    """
 
     episodes: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=100))
-    terms: dict[str, Tensor] = field(default_factory=dict)  # name -> () sum over steps of the mean over envs
+    terms: dict[str, Tensor] = field(default_factory=dict)  # name -> () sum over steps of the mean over environments
     steps: int = 0
+    _ended: list[tuple[list[str], Tensor, Tensor]] = field(default_factory=list)  # columns, values (N, C), done (N,)
 
     def record(self, info: dict[str, Any], done: Tensor) -> None:
-        """Takes in one step; ``done`` (N,) marks episodes that ended in it."""
-        final = info.get("final_info", info)  # after an automatic reset, `info` speaks of the new episode
+        """Add one step; ``done`` (N,) marks episodes that ended in it."""
+        final = info.get("final_info", info)  # after an automatic reset, `info` is that of the new episode
         for name, value in final.get("reward_terms", {}).items():
             self.terms[name] = self.terms.get(name, 0.0) + value.float().mean()
         self.steps += 1
-        if not done.any():
+        if "final_observation" not in info:  # no episode ended
             return
         columns = {"return": final["episode"]["return"], "length": final["episode"]["episode_len"]}
         if "success" in final:
             columns |= {"success_once": final["episode"]["success_once"], "success_at_end": final["success"]}
         if "fail" in final:
             columns["fail_once"] = final["episode"]["fail_once"]
-        values = torch.stack([column[done].float() for column in columns.values()], dim=1).tolist()
-        self.episodes.extend(dict(zip(columns, row, strict=True)) for row in values)
+        values = torch.stack([column.float() for column in columns.values()], dim=1)
+        self._ended.append((list(columns), values, done))
 
     def pop(self) -> dict[str, float]:
         """Means over the last 100 episodes, and of each reward term since the last call."""
-        # an environment that tells of success at an episode's end only may have had episodes before it first did
+        for columns, values, done in self._ended:
+            self.episodes.extend(dict(zip(columns, row, strict=True)) for row in values[done].tolist())
+        self._ended = []
+        # An environment that reports success only at the end of an episode may have had episodes before it first did.
         common = set.intersection(*map(set, self.episodes)) if self.episodes else set()
         names = [name for name in self.episodes[0] if name in common] if self.episodes else []
         row = {f"train/{name}": sum(e[name] for e in self.episodes) / len(self.episodes) for name in names}
@@ -198,7 +208,7 @@ class EpisodeStats:
 
 
 class ProgressBar:
-    """A bar on a terminal; elsewhere (a file, CI) a line every ``interval`` seconds."""
+    """A progress bar on a terminal; elsewhere a line in the log every ``interval`` seconds."""
 
     def __init__(self, total: int, interval: float = 10.0) -> None:
         self._total = total
@@ -206,9 +216,9 @@ class ProgressBar:
         self._last = time.monotonic()
         self._bar = tqdm(total=total, unit="step", unit_scale=True, dynamic_ncols=True, disable=not sys.stderr.isatty())
 
-    def update(self, step: int, shown: Mapping[str, float]) -> None:
-        """Moves to ``step``, with the numbers to show beside it."""
-        text = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    def update(self, step: int, figures: Mapping[str, float]) -> None:
+        """Move to ``step`` and show these figures."""
+        text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
         if not self._bar.disable:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(step - self._bar.n)
@@ -217,30 +227,32 @@ class ProgressBar:
             log.info("step %d of %d: %s", step, self._total, text)
 
     def close(self) -> None:
-        """Leaves the terminal tidy."""
+        """Remove the bar."""
         self._bar.close()
 
 
 class _BarFriendlyHandler(logging.Handler):
-    """Writes records above the progress bar instead of through it."""
+    """Writes records above the progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record), file=sys.stderr)
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Shows this package's messages on stderr; for programs, not for libraries. A second call changes nothing."""
+    """Show this package's messages on stderr; for programs, not for libraries. A second call changes nothing.
+
+    Records still go to the handlers of the root logger, which a program of one's own may have set up.
+    """
     logger = logging.getLogger(__package__)
     logger.setLevel(level)
     if not logger.handlers:
         handler = _BarFriendlyHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
         logger.addHandler(handler)
-        logger.propagate = False
 
 
 def provenance(argv: Sequence[str]) -> dict[str, Any]:
-    """What a result came from: versions, git revision, command line and hardware; plain values, ready for JSON."""
+    """Provenance of a result: versions, git revision, command line and hardware, as JSON-ready values."""
     return {
         "command": shlex.join(argv),
         "versions": {
@@ -275,7 +287,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _git_revision(file: Path) -> dict[str, Any] | None:
-    """The revision of the checkout that ``file`` is part of, None where it is not tracked (an installed copy, say)."""
+    """The git revision of ``file``; None where it is not tracked, for example in an installed copy."""
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -284,7 +296,7 @@ def _git_revision(file: Path) -> dict[str, Any] | None:
         return done.stdout.strip()
 
     try:
-        # A virtualenv often lies inside some checkout: only a tracked file belongs to it.
+        # A virtual environment is often inside a checkout that its files do not belong to.
         git("ls-files", "--error-unmatch", file.name)
         return {
             "revision": git("rev-parse", "HEAD"),

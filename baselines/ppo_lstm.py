@@ -1,20 +1,21 @@
-"""PPO with a recurrent policy (an LSTM) on batched environments: the agent with memory.
+"""PPO with a recurrent network (an LSTM) on batched environments: the agent with memory.
 
-    python -m baselines.ppo_lstm --env-id RememberColor3-v0 --obs objects+joints     # or: mikasa train ppo-lstm ...
-    python -m baselines.ppo_lstm --env-id MemoryLengthEasy-v0
+    mikasa train ppo-lstm --env-id RememberColor3-v0 --obs objects+joints
+    mikasa train ppo-lstm --env-id MemoryLengthEasy-v0
 
-A rollout starts from the memory that the last one ended with; memory is lost only where an episode begins. An update
-replays whole rollouts of some of the environments from the memory that was stored at their start, so before its first
-step it computes the very log-probabilities and values that were recorded.
+A rollout starts from the recurrent state that the last one ended with; the state is reset only where an episode begins. An
+update runs the network over whole rollouts of some of the environments, from the state that was stored at their start. So
+before its first gradient step it computes exactly the log-probabilities and values that were recorded.
 
-Top to bottom: the arguments, a rollout, an update, the learner that joins them, the command line. The training loop
-around them is in `training`.
+Top to bottom: the arguments, a rollout, an update, and the class that `training` runs. The formulas that PPO-MLP uses too
+are in `ppo` and `advantages`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,23 +24,25 @@ from torch import Tensor
 
 from . import training
 from .advantages import compute_gae
-from .arguments import ArgumentError, CommonArgs, nearest_divisor, require
+from .arguments import ArgumentError, nearest_divisor, require, world_size
+from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
-from .losses import Recorded, ppo_step, summarize_losses
-from .networks import RecurrentActorCritic
-from .spaces import ActionLayout, Obs, ObservationLayout, map_obs, stack_obs
-from .team import Team, team_size
+from .networks import NetworkPolicy
+from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .protocol import RecurrentNetwork, Setup
+from .spaces import Obs, State, map_tensors, on_host, stack_tensors
 
-__all__ = ["Args", "ArgumentError", "Player", "main", "train"]
+__all__ = ["PPOLSTM", "Args", "ArgumentError", "Player", "main", "train"]
 
 
 @dataclass
-class Args(CommonArgs):
-    """Trains PPO with an LSTM policy, which can remember."""
+class Args(PPOArgs):
+    """Train PPO with a recurrent network, which can remember."""
 
     algorithm: ClassVar[str] = "ppo-lstm"
     default_obs: ClassVar[str] = "objects+joints"
+    default_network: ClassVar[str] = "lstm"
 
     num_minibatches: int = 8
     """Minibatches in an epoch, each of whole rollouts of some of the environments; must divide num_envs."""
@@ -55,15 +58,15 @@ class Args(CommonArgs):
     """Widths of the hidden layers of actor and critic, after the LSTM."""
 
     def check(self) -> None:
-        """Raises ``ArgumentError`` where a value cannot work, before anything has been made."""
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
         require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "lstm_size", lambda width: width >= 1, "use at least 1")
 
     def check_minibatches(self) -> None:
-        """Raises ``ArgumentError`` where the environments cannot be shared out to minibatches."""
-        num_envs = self.num_envs * team_size()
+        """Raise ArgumentError where the environments cannot be divided into minibatches."""
+        num_envs = self.num_envs * world_size()
         if num_envs % self.num_minibatches:
             raise ArgumentError(
                 f"--num-minibatches {self.num_minibatches} does not divide the number of environments, {num_envs}; "
@@ -78,72 +81,71 @@ class Args(CommonArgs):
 
 @dataclass
 class Rollout:
-    """S steps of N environments, on the learner's device."""
+    """S steps of N environments, on the device of the network."""
 
     obs: Obs  # (S, N, …) raw
     starts: Tensor  # (S, N) bool, an episode begins with that observation
-    memory: Tensor  # (2, N, H) before the first step
+    state: State  # (N, …) recurrent state before the first step
     actions: Tensor  # (S, N, A) as sampled, before clamping
     log_probs: Tensor  # (S, N)
     values: Tensor  # (S, N)
     rewards: Tensor  # (S, N)
     terminated: Tensor  # (S, N) bool
     truncated: Tensor  # (S, N) bool
-    final_values: Tensor  # (S, N) value of the true last observation, with the memory of its episode; where truncated
-    last_obs: Obs  # (N, …), where the next rollout goes on
+    final_values: Tensor  # (S, N) where truncated: value of the episode's last observation, with its recurrent state
+    last_obs: Obs  # (N, …) raw, the next rollout starts from it
     last_starts: Tensor  # (N,) bool, likewise
-    last_memory: Tensor  # (2, N, H), likewise
+    last_state: State  # (N, …), likewise
     last_value: Tensor  # (N,) value of last_obs
 
 
 @torch.no_grad()
 def rollout(
     env: Any,
-    policy: RecurrentActorCritic,
+    network: RecurrentNetwork,
     obs: Obs,
     starts: Tensor,
-    memory: Tensor,
+    state: State,
     num_steps: int,
     generator: torch.Generator,
     stats: EpisodeStats,
-    team: Team | None = None,
+    dist: DistContext | None = None,
 ) -> Rollout:
-    """Plays ``num_steps`` steps with sampled actions and automatic resets.
+    """Play ``num_steps`` steps with sampled actions and automatic resets.
 
     Args:
-        obs: (N, …) where to go on.
+        obs: (N, …) raw observations to start from.
         starts: (N,) bool, an episode begins with ``obs``.
-        memory: (2, N, H), what is known before ``obs``.
+        state: (N, …) recurrent state before ``obs``.
     """
-    team = team or Team()
-    device, n, steps = policy.device, env.num_envs, num_steps
-    first_memory = memory
+    dist = dist or DistContext()
+    device, action, n = network.device, network.action, env.num_envs
+    first_state = state
     observations: list[Obs] = []
-    actions = torch.empty((steps, n, policy.action_dim), device=device, dtype=policy.action.dtype)
-    log_probs, values, rewards = torch.empty((3, steps, n), device=device).unbind()
-    final_values = torch.zeros((steps, n), device=device)
-    begun, terminated, truncated = torch.empty((3, steps, n), dtype=torch.bool, device=device).unbind()
-    for t in range(steps):
-        observations.append(map_obs(lambda x: x.to(device, copy=True), obs))
+    actions = torch.empty((num_steps, n, action.dim), device=device, dtype=action.dtype)
+    log_probs, values, rewards = torch.empty((3, num_steps, n), device=device).unbind()
+    final_values = torch.zeros((num_steps, n), device=device)
+    begun, terminated, truncated = torch.empty((3, num_steps, n), dtype=torch.bool, device=device).unbind()
+
+    for t in range(num_steps):
+        observations.append(map_tensors(lambda x: x.to(device, copy=True), obs))
         begun[t] = starts
-        distribution, values[t], memory = policy.step(observations[t], memory, begun[t])
-        actions[t] = distribution.sample(policy.noise(n, generator, team))
+        distribution, values[t], state = network.step(network.normalize(observations[t]), state, begun[t])
+        actions[t] = distribution.sample(network.sample_noise(n, generator, dist))
         log_probs[t] = distribution.log_prob(actions[t])
-        obs, reward, ends, cuts, info = env.step(policy.action.to_env(actions[t]).to(env.device))
+        obs, reward, ends, cuts, info = env.step(action.to_env(actions[t]).to(env.device))
         rewards[t], terminated[t], truncated[t] = reward, ends, cuts
-        if cuts.any():
-            here = truncated[t]
-            last = map_obs(lambda x: x[cuts].to(device), info["final_observation"])  # noqa: B023  used at once
-            going_on = torch.zeros(int(here.sum()), dtype=torch.bool, device=device)
-            final_values[t, here] = policy.step(last, memory[:, here], going_on)[1]
         starts = ends | cuts
         stats.record(info, starts)
-    obs = map_obs(lambda x: x.to(device, copy=True), obs)
+        if "final_observation" in info:
+            final_values[t] = value_of_truncated(network, info["final_observation"], state, cuts)
+
+    obs = map_tensors(lambda x: x.to(device, copy=True), obs)
     starts = starts.to(device)
     return Rollout(
-        stack_obs(observations),
+        stack_tensors(observations),
         begun,
-        first_memory,
+        first_state,
         actions,
         log_probs,
         values,
@@ -153,21 +155,45 @@ def rollout(
         final_values,
         obs,
         starts,
-        memory,
-        policy.step(obs, memory, starts)[1],
+        state,
+        network.step(network.normalize(obs), state, starts)[1],
     )
 
 
+def value_of_truncated(network: RecurrentNetwork, obs: Obs, state: State, truncated: Tensor) -> Tensor:
+    """Values (N,) of the last observations of truncated episodes, 0 elsewhere.
+
+    Args:
+        obs: (N, …) raw last observations, read where an episode was truncated.
+        state: (N, …) recurrent state of these episodes.
+        truncated: (N,) bool, on the device of the environment.
+    """
+    device = network.device
+    values = torch.zeros(len(truncated), device=device)
+    if on_host(truncated):
+        rows = truncated.nonzero().squeeze(1)
+        if len(rows):
+            last = network.normalize(map_tensors(lambda x: x[rows].to(device), obs))
+            here = rows.to(device)
+            going_on = torch.zeros(len(rows), dtype=torch.bool, device=device)
+            values[here] = network.step(last, map_tensors(lambda x: x[here], state), going_on)[1]
+        return values
+    # On a GPU all rows are evaluated: the host would have to wait to know how many are wanted.
+    last = network.normalize(map_tensors(lambda x: x.to(device), obs))
+    going_on = torch.zeros(len(truncated), dtype=torch.bool, device=device)
+    return torch.where(truncated.to(device), network.step(last, state, going_on)[1], values)
+
+
 def update(
-    policy: RecurrentActorCritic,
+    network: RecurrentNetwork,
     optimizer: torch.optim.Optimizer,
     batch: Rollout,
     args: Args,
     generator: torch.Generator,
-    team: Team | None = None,
+    dist: DistContext | None = None,
 ) -> dict[str, float]:
     """One PPO update from a rollout; returns figures for the log."""
-    team = team or Team()
+    dist = dist or DistContext()
     steps, n = batch.rewards.shape
     advantages, returns = compute_gae(
         batch.rewards,
@@ -180,113 +206,100 @@ def update(
         args.gae_lambda,
     )
     with torch.no_grad():
-        obs = policy.normalize(batch.obs)  # once: the normaliser does not change during an update
-    recorded = Recorded(batch.log_probs, advantages, returns)
-    metrics: list[Tensor] = []
-    stopped = False
-    for _ in range(args.update_epochs):
-        order = torch.randperm(n * team.size, generator=generator, device=batch.rewards.device)
-        for chosen in order.chunk(args.num_minibatches):
-            envs = chosen - team.rows(n).start  # their places in this process, where they are here
-            envs = envs[(envs >= 0) & (envs < n)]
-            if len(envs):
-                part = map_obs(lambda x: x[:, envs], obs)  # noqa: B023  used at once
-                distribution, value, _ = policy.replay(part, batch.memory[:, envs], batch.starts[:, envs])
-                evaluated = distribution.log_prob(batch.actions[:, envs]), distribution.entropy(), value
-            else:
-                nothing = batch.rewards[:, envs]
-                evaluated = nothing, nothing, nothing
-            step = ppo_step(policy, optimizer, *evaluated, recorded[:, envs], steps * len(chosen), args, team)
-            if step is None:
-                stopped = True
-                break
-            metrics.append(step)
-        if stopped:
+        obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
+    losses: list[Tensor] = []
+    kls: list[Tensor] = []
+    for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
+        count, envs = steps * len(chosen), dist.own_envs(chosen, n)
+        log_prob, entropy, value = evaluate(network, obs, batch, envs)
+        log_ratio = log_prob - batch.log_probs[:, envs]
+        kl = approximate_kl(log_ratio, count, dist)
+        if args.target_kl > 0.0 and kl > args.target_kl:
             break
-    row = summarize_losses(metrics, batch.values, returns)
-    if not policy.action.sizes:
-        row["loss/action_std"] = float(policy.log_std.detach().exp().mean())
-    return row
+        policy_loss, clipped = clipped_loss(log_ratio, advantages[:, envs], count, args, dist)
+        value_loss = 0.5 * (value - returns[:, envs]).square().sum() / count
+        mean_entropy = entropy.sum() / count
+        loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
+        gradient_step(network, optimizer, loss, args, dist)
+        losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
+        kls.append(kl)
+    return summarize(losses, kls, batch.values, returns, network, optimizer, dist)
 
 
-class Player:
-    """A policy that acts by its likeliest actions and remembers what it saw since `begin`."""
+def evaluate(network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability, entropy and value of the rollouts of environments ``envs`` (B,), (S, B) each, with gradients.
 
-    def __init__(self, policy: RecurrentActorCritic) -> None:
-        self._policy = policy
-        self._memory: Tensor | None = None
+    Args:
+        obs: (S, N, …) normalised.
+    """
+    if not len(envs):  # this process has no share in the minibatch
+        nothing = batch.rewards[:, envs]
+        return nothing, nothing, nothing
+    part, state = map_tensors(lambda x: x[:, envs], obs), map_tensors(lambda x: x[envs], batch.state)
+    distribution, value, _ = network.forward_sequence(part, state, batch.starts[:, envs])
+    return distribution.log_prob(batch.actions[:, envs]), distribution.entropy(), value
 
-    def begin(self) -> None:
-        """Forgets: new episodes begin everywhere."""
-        self._memory = None
+
+class PPOLSTM(PPO):
+    """PPO-LSTM as `training` runs it; see `protocol.Algorithm`."""
+
+    args_type: ClassVar[type[PPOArgs]] = Args
+    recurrent = True
+
+    def __init__(self, args: Args, setup: Setup) -> None:
+        super().__init__(args, setup)
+        self.state: State = self.network.initial_state(setup.num_envs)
+        self.starts = torch.ones(setup.num_envs, dtype=torch.bool, device=setup.device)
+
+    def on_episode_start(self, starts: Tensor) -> None:
+        """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
+        self.starts = starts.to(self.network.device)
 
     @torch.no_grad()
     def act(self, obs: Obs) -> Tensor:
-        """Actions (N, A), as an environment takes them, for raw observations (N, …)."""
-        n = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
-        memory = self._policy.empty_memory(n) if self._memory is None else self._memory
-        starts = torch.zeros(n, dtype=torch.bool, device=self._policy.device)
-        distribution, _, self._memory = self._policy.step(obs, memory, starts)
-        return self._policy.action.to_env(distribution.mode())
-
-
-class Learner:
-    """PPO-LSTM as `training` drives it."""
-
-    def __init__(self, args: Args, setting: training.Setting) -> None:
-        self.args, self.generator, self.team = args, setting.generator, setting.team
-        self.policy = RecurrentActorCritic(
-            ObservationLayout.of(setting.observation_space),
-            ActionLayout.of(setting.action_space),
-            args.encoder_sizes,
-            args.lstm_size,
-            args.head_sizes,
-            args.normalize_obs,
-            args.init_log_std,
-        ).to(setting.device)
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            self.policy.parameters(), lr=args.learning_rate, eps=1e-5
-        )
-        self.memory = self.policy.empty_memory(setting.num_envs)
-        self.starts = torch.ones(setting.num_envs, dtype=torch.bool, device=setting.device)
-
-    def begin(self, starts: Tensor) -> None:
-        """Is told in which environments (N,) bool an episode begins with the observation that comes next."""
-        self.starts = starts.to(self.policy.device)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for observations (N, …), which are remembered."""
-        here = map_obs(lambda x: x.to(self.policy.device), obs)
-        distribution, _, self.memory = self.policy.step(here, self.memory, self.starts)
-        noise = self.policy.noise(len(self.starts), self.generator, self.team)
-        return self.policy.action.to_env(distribution.sample(noise))
+        """Sampled actions (N, A) for raw observations (N, …); the recurrent state goes on."""
+        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
+        distribution, _, self.state = self.network.step(normalized, self.state, self.starts)
+        noise = self.network.sample_noise(len(self.starts), self.generator, self.dist)
+        action: Tensor = self.network.action.to_env(distribution.sample(noise))
+        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
-        """See `rollout`; goes on with the memory of the last one."""
+        """See the function of that name; goes on with the recurrent state of the last rollout."""
         steps, generator = self.args.num_steps, self.generator
-        batch = rollout(env, self.policy, obs, self.starts, self.memory, steps, generator, stats, self.team)
-        self.starts, self.memory = batch.last_starts, batch.last_memory
+        batch = rollout(env, self.network, obs, self.starts, self.state, steps, generator, stats, self.dist)
+        self.starts, self.state = batch.last_starts, batch.last_state
         return batch
 
     def update(self, batch: Rollout) -> dict[str, float]:
-        """See `update`."""
-        return update(self.policy, self.optimizer, batch, self.args, self.generator, self.team)
-
-    def player(self) -> tuple[Callable[[Any], Tensor], Callable[[], None]]:
-        """The policy with a memory of its own."""
-        player = Player(self.policy)
-        return player.act, player.begin
+        """See the function of that name."""
+        return update(self.network, self.optimizer, batch, self.args, self.generator, self.dist)
 
 
-def train(args: Args, env_factory: EnvFactory, command: Sequence[str] = (), team: Team | None = None) -> dict[str, Any]:
-    """Trains, evaluates and fills the run folder; see `training.train`."""
-    return training.train(args, env_factory, Learner, command, team)
+class Player(NetworkPolicy):
+    """Deprecated: `networks.NetworkPolicy`."""
+
+    def __init__(self, network: Any) -> None:
+        warnings.warn("Player is deprecated; use networks.NetworkPolicy", DeprecationWarning, stacklevel=2)
+        super().__init__(network)
+
+    def begin(self) -> None:
+        """Deprecated: `on_episode_start`."""
+        self.on_episode_start()
+
+
+def train(
+    args: Args, env_factory: EnvFactory, command: Sequence[str] = (), dist: DistContext | None = None
+) -> dict[str, Any]:
+    """Train, evaluate and fill the run folder; see `training.train`."""
+    return training.train(args, env_factory, command, dist)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return training.run_command(Args, train, argv, f"{__package__}.ppo_lstm")
+    """``mikasa train ppo-lstm``; returns the exit status."""
+    from mikasa_robo.baselines.command import main
+
+    return main(Args.algorithm, argv)
 
 
 if __name__ == "__main__":

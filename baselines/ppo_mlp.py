@@ -1,15 +1,15 @@
-"""PPO with an MLP policy (Schulman et al., 2017, arXiv 1707.06347) on batched environments: the agent without memory.
+"""PPO with a network without memory (Schulman et al., 2017, arXiv 1707.06347) on batched environments.
 
-    python -m baselines.ppo_mlp --env-id RememberColor3-v0        # the same: mikasa train ppo-mlp --env-id ...
+    mikasa train ppo-mlp --env-id RememberColor3-v0
 
-Top to bottom: the arguments, a rollout, an update, the learner that joins them, the command line. The training loop
-around them is in `training`.
+Top to bottom: the arguments, a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
+are in `ppo` and `advantages`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,34 +18,35 @@ from torch import Tensor
 
 from . import training
 from .advantages import compute_gae
-from .arguments import ArgumentError, CommonArgs, nearest_divisor, require
+from .arguments import ArgumentError, nearest_divisor, require
+from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
-from .losses import Recorded, ppo_step, summarize_losses
-from .networks import ActorCritic
-from .spaces import ActionLayout, Obs, ObservationLayout, cat_obs, map_obs, stack_obs
-from .team import Team
+from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .protocol import FeedForwardNetwork
+from .spaces import Obs, batch_size, cat_tensors, map_tensors, on_host, stack_tensors
 
-__all__ = ["Args", "ArgumentError", "main", "train"]
+__all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
 
 
 @dataclass
-class Args(CommonArgs):
-    """Trains PPO with an MLP policy, which has no memory."""
+class Args(PPOArgs):
+    """Train PPO with a network without memory."""
 
     algorithm: ClassVar[str] = "ppo-mlp"
     default_obs: ClassVar[str] = "state"
+    default_network: ClassVar[str] = "mlp"
 
     hidden_sizes: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of actor and critic."""
 
     def check(self) -> None:
-        """Raises ``ArgumentError`` where a value cannot work, before anything has been made."""
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
 
     def check_minibatches(self) -> None:
-        """Raises ``ArgumentError`` where a rollout cannot be shared out to minibatches."""
+        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
         if self.batch_size % self.num_minibatches:
             raise ArgumentError(
                 f"--num-minibatches {self.num_minibatches} does not divide the batch, --num-envs {self.num_envs} x "
@@ -61,7 +62,7 @@ class Args(CommonArgs):
 
 @dataclass
 class Rollout:
-    """S steps of N environments, on the learner's device."""
+    """S steps of N environments, on the device of the network."""
 
     obs: Obs  # (S, N, …) raw
     actions: Tensor  # (S, N, A) as sampled, before clamping
@@ -69,147 +70,149 @@ class Rollout:
     rewards: Tensor  # (S, N)
     terminated: Tensor  # (S, N) bool
     truncated: Tensor  # (S, N) bool
-    last_obs: Obs  # (N, …), where the next rollout goes on
-    final_obs: Obs | None  # (K, …) last observations of truncated episodes, in the order of truncated.nonzero()
+    last_obs: Obs  # (N, …) raw, the next rollout starts from it
+    final_obs: Obs | None  # (K, …) raw, last observations of truncated episodes, in the order of truncated.nonzero()
 
 
 @torch.no_grad()
 def rollout(
     env: Any,
-    policy: ActorCritic,
+    network: FeedForwardNetwork,
     obs: Obs,
     num_steps: int,
     generator: torch.Generator,
     stats: EpisodeStats,
-    team: Team | None = None,
+    dist: DistContext | None = None,
 ) -> Rollout:
-    """Plays ``num_steps`` steps from ``obs`` (N, …) with sampled actions and automatic resets."""
-    device, n, steps = policy.device, env.num_envs, num_steps
+    """Play ``num_steps`` steps from raw observations ``obs`` (N, …) with sampled actions and automatic resets."""
+    dist = dist or DistContext()
+    device, action, n = network.device, network.action, env.num_envs
     observations: list[Obs] = []
-    actions = torch.empty((steps, n, policy.action_dim), device=device, dtype=policy.action.dtype)
-    log_probs, rewards = torch.empty((2, steps, n), device=device).unbind()
-    terminated, truncated = torch.empty((2, steps, n), dtype=torch.bool, device=device).unbind()
-    final_obs: list[Obs] = []
-    for t in range(steps):
-        observations.append(map_obs(lambda x: x.to(device, copy=True), obs))
-        actions[t], log_probs[t] = policy.sample(observations[t], generator, team)
-        obs, reward, ends, cuts, info = env.step(policy.action.to_env(actions[t]).to(env.device))
+    actions = torch.empty((num_steps, n, action.dim), device=device, dtype=action.dtype)
+    log_probs, rewards = torch.empty((2, num_steps, n), device=device).unbind()
+    terminated, truncated = torch.empty((2, num_steps, n), dtype=torch.bool, device=device).unbind()
+    final_obs: list[Obs] = []  # (N, …) or fewer rows, and which of them are of truncated episodes
+    final_cuts: list[Tensor] = []
+
+    for t in range(num_steps):
+        observations.append(map_tensors(lambda x: x.to(device, copy=True), obs))
+        distribution = network.action_distribution(network.normalize(observations[t]))
+        actions[t] = distribution.sample(network.sample_noise(n, generator, dist))
+        log_probs[t] = distribution.log_prob(actions[t])
+        obs, reward, ends, cuts, info = env.step(action.to_env(actions[t]).to(env.device))
         rewards[t], terminated[t], truncated[t] = reward, ends, cuts
-        if cuts.any():
-            final_obs.append(map_obs(lambda x: x[cuts].to(device), info["final_observation"]))  # noqa: B023  used at once
         stats.record(info, ends | cuts)
+        if "final_observation" in info:
+            last = info["final_observation"]
+            if on_host(cuts):
+                # On a GPU all rows are kept until the end: the host would have to wait to know how many are wanted.
+                last, cuts = map_tensors(lambda x: x[cuts], last), cuts[cuts]  # noqa: B023  used at once
+            final_obs.append(map_tensors(lambda x: x.to(device), last))
+            final_cuts.append(cuts.to(device))
+
+    kept = torch.cat(final_cuts) if final_cuts else torch.zeros(0)
     return Rollout(
-        stack_obs(observations),
+        stack_tensors(observations),
         actions,
         log_probs,
         rewards,
         terminated,
         truncated,
-        map_obs(lambda x: x.to(device, copy=True), obs),
-        cat_obs(final_obs) if final_obs else None,
+        map_tensors(lambda x: x.to(device, copy=True), obs),
+        map_tensors(lambda x: x[kept], cat_tensors(final_obs)) if kept.any() else None,
     )
 
 
 def update(
-    policy: ActorCritic,
+    network: FeedForwardNetwork,
     optimizer: torch.optim.Optimizer,
     batch: Rollout,
     args: Args,
     generator: torch.Generator,
-    team: Team | None = None,
+    dist: DistContext | None = None,
 ) -> dict[str, float]:
     """One PPO update from a rollout; returns figures for the log."""
-    team = team or Team()
+    dist = dist or DistContext()
     with torch.no_grad():
-        obs = policy.normalize(batch.obs)  # once: the normaliser does not change during an update
-        values = policy.critic(policy.encode(obs)).squeeze(-1)
+        obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
+        values = network.value(obs)
         final_values = torch.zeros_like(values)
         if batch.final_obs is not None:
-            final_values[batch.truncated] = policy.value(batch.final_obs)
+            final_values[batch.truncated] = network.value(network.normalize(batch.final_obs))
         advantages, returns = compute_gae(
             batch.rewards,
             values,
-            policy.value(batch.last_obs),
+            network.value(network.normalize(batch.last_obs)),
             final_values,
             batch.terminated,
             batch.truncated,
             args.gamma,
             args.gae_lambda,
         )
-    obs = map_obs(lambda x: x.flatten(0, 1), obs)
-    actions = batch.actions.flatten(0, 1)
-    recorded = Recorded(batch.log_probs.flatten(), advantages.flatten(), returns.flatten())
-    # A transition's number counts those of all processes, step by step: own_row tells where it is here, or -1.
-    steps, n = batch.rewards.shape
-    number = torch.arange(steps * n * team.size, device=batch.rewards.device).view(steps, -1)[:, team.rows(n)].flatten()
-    own_row = torch.full((steps * n * team.size,), -1, device=number.device)
-    own_row[number] = torch.arange(steps * n, device=number.device)
-    metrics: list[Tensor] = []
-    stopped = False
-    for _ in range(args.update_epochs):
-        order = torch.randperm(args.batch_size, generator=generator, device=number.device)
-        for chosen in order.chunk(args.num_minibatches):
-            index = own_row[chosen]
-            index = index[index >= 0]
-            evaluated = policy.evaluate(map_obs(lambda x: x[index], obs), actions[index])  # noqa: B023  used at once
-            step = ppo_step(policy, optimizer, *evaluated, recorded[index], len(chosen), args, team)
-            if step is None:
-                stopped = True
-                break
-            metrics.append(step)
-        if stopped:
+
+    # The transitions of all steps and environments in one row.
+    n = batch.rewards.shape[1]
+    obs = map_tensors(lambda x: x.flatten(0, 1), obs)
+    actions, old_log_probs = batch.actions.flatten(0, 1), batch.log_probs.flatten()
+    flat_advantages, flat_returns = advantages.flatten(), returns.flatten()
+    losses: list[Tensor] = []
+    kls: list[Tensor] = []
+    for chosen in minibatches(args.batch_size, args, generator, batch.rewards.device):
+        count, index = len(chosen), dist.own_transitions(chosen, n)
+        log_prob, entropy, value = network.evaluate(map_tensors(lambda x: x[index], obs), actions[index])  # noqa: B023
+        log_ratio = log_prob - old_log_probs[index]
+        kl = approximate_kl(log_ratio, count, dist)
+        if args.target_kl > 0.0 and kl > args.target_kl:
             break
-    row = summarize_losses(metrics, values, returns)
-    if not policy.action.sizes:
-        row["loss/action_std"] = float(policy.log_std.detach().exp().mean())
-    return row
+        policy_loss, clipped = clipped_loss(log_ratio, flat_advantages[index], count, args, dist)
+        value_loss = 0.5 * (value - flat_returns[index]).square().sum() / count
+        mean_entropy = entropy.sum() / count
+        loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
+        gradient_step(network, optimizer, loss, args, dist)
+        losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
+        kls.append(kl)
+    return summarize(losses, kls, values, returns, network, optimizer, dist)
 
 
-class Learner:
-    """PPO-MLP as `training` drives it."""
+class PPOMLP(PPO):
+    """PPO-MLP as `training` runs it; see `protocol.Algorithm`."""
 
-    def __init__(self, args: Args, setting: training.Setting) -> None:
-        self.args, self.generator, self.team = args, setting.generator, setting.team
-        self.policy = ActorCritic(
-            ObservationLayout.of(setting.observation_space),
-            ActionLayout.of(setting.action_space),
-            args.hidden_sizes,
-            args.normalize_obs,
-            args.init_log_std,
-        ).to(setting.device)
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            self.policy.parameters(), lr=args.learning_rate, eps=1e-5
-        )
+    args_type: ClassVar[type[PPOArgs]] = Args
+    recurrent = False
 
-    def begin(self, starts: Tensor) -> None:
-        """Where episodes begin does not matter without memory."""
+    def on_episode_start(self, starts: Tensor) -> None:
+        """Without memory it does not matter where episodes begin."""
 
-    def explore(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for observations (N, …)."""
-        here = map_obs(lambda x: x.to(self.policy.device), obs)
-        return self.policy.action.to_env(self.policy.sample(here, self.generator, self.team)[0])
+    @torch.no_grad()
+    def act(self, obs: Obs) -> Tensor:
+        """Sampled actions (N, A) for raw observations (N, …)."""
+        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
+        distribution = self.network.action_distribution(normalized)
+        noise = self.network.sample_noise(batch_size(obs), self.generator, self.dist)
+        action: Tensor = self.network.action.to_env(distribution.sample(noise))
+        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
-        """See `rollout`."""
-        return rollout(env, self.policy, obs, self.args.num_steps, self.generator, stats, self.team)
+        """See the function of that name."""
+        return rollout(env, self.network, obs, self.args.num_steps, self.generator, stats, self.dist)
 
     def update(self, batch: Rollout) -> dict[str, float]:
-        """See `update`."""
-        return update(self.policy, self.optimizer, batch, self.args, self.generator, self.team)
-
-    def player(self) -> tuple[Callable[[Any], Tensor], Callable[[], None]]:
-        """The policy; it has nothing to forget."""
-        return self.policy.act, lambda: None
+        """See the function of that name."""
+        return update(self.network, self.optimizer, batch, self.args, self.generator, self.dist)
 
 
-def train(args: Args, env_factory: EnvFactory, command: Sequence[str] = (), team: Team | None = None) -> dict[str, Any]:
-    """Trains, evaluates and fills the run folder; see `training.train`."""
-    return training.train(args, env_factory, Learner, command, team)
+def train(
+    args: Args, env_factory: EnvFactory, command: Sequence[str] = (), dist: DistContext | None = None
+) -> dict[str, Any]:
+    """Train, evaluate and fill the run folder; see `training.train`."""
+    return training.train(args, env_factory, command, dist)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return training.run_command(Args, train, argv, f"{__package__}.ppo_mlp")
+    """``mikasa train ppo-mlp``; returns the exit status."""
+    from mikasa_robo.baselines.command import main
+
+    return main(Args.algorithm, argv)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What observations and actions are made of, as plain values that a checkpoint can hold."""
+"""The layout of observations and actions, as plain values that a checkpoint can hold."""
 
 from __future__ import annotations
 
@@ -11,34 +11,69 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ActionLayout", "Obs", "ObservationLayout", "ObservationPart", "cat_obs", "flatten", "map_obs", "stack_obs"]
+from mikasa_robo.deprecation import deprecated_names
 
-Obs: TypeAlias = Tensor | dict[str, Tensor]
-"""One tensor with a leading axis of environments, or a flat dict of such tensors."""
+__all__ = [
+    "ActionLayout",
+    "Obs",
+    "ObservationLayout",
+    "ObservationPart",
+    "State",
+    "Tensors",
+    "batch_size",
+    "cat_tensors",
+    "flatten",
+    "map_tensors",
+    "on_host",
+    "stack_tensors",
+]
 
-SMALLEST_PICTURE = 16
-"""Arrays (H, W, C) with fewer pixels a side are taken as vectors: a convolution would have nothing to slide over."""
-MOST_CHANNELS = 32
-PICTURE_SCALES = {"depth": 1e-3, "segmentation": 1 / 32}
-"""What a picture of integers is multiplied by, by its name: depth comes in mm and is taken in m."""
+__getattr__ = deprecated_names(
+    __name__, {"map_obs": "map_tensors", "stack_obs": "stack_tensors", "cat_obs": "cat_tensors"}
+)
+
+Tensors: TypeAlias = Tensor | dict[str, Tensor]
+"""One tensor, or a flat dict of tensors with the same leading axes."""
+Obs: TypeAlias = Tensors
+"""Observations: one tensor with a leading axis of environments, or a flat dict of such tensors."""
+State: TypeAlias = Tensors
+"""Recurrent state of a network: one tensor with a leading axis of environments, or a flat dict of such tensors."""
+
+MIN_IMAGE_SIDE = 16
+"""Arrays (H, W, C) with fewer pixels a side are treated as vectors: they are too small for the convolutions."""
+MAX_IMAGE_CHANNELS = 32
+IMAGE_SCALES = {"depth": 1e-3, "segmentation": 1 / 32}
+"""Factor for images of integers, by the last part of their name: depth comes in mm and is used in m."""
 
 
-def map_obs(function: Callable[[Tensor], Tensor], obs: Obs) -> Obs:
-    """``function`` of every tensor of ``obs``."""
-    return {name: function(value) for name, value in obs.items()} if isinstance(obs, dict) else function(obs)
+def map_tensors(function: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
+    """Apply ``function`` to the tensor, or to every tensor of the dict."""
+    return (
+        {name: function(value) for name, value in tensors.items()} if isinstance(tensors, dict) else function(tensors)
+    )
 
 
-def stack_obs(rows: Sequence[Obs]) -> Obs:
-    """Joins S observations (N, …) to (S, N, …)."""
+def stack_tensors(rows: Sequence[Tensors]) -> Tensors:
+    """Stack S times (N, …) to (S, N, …)."""
     return _join(torch.stack, rows)
 
 
-def cat_obs(rows: Sequence[Obs]) -> Obs:
-    """Joins observations (B_i, …) to (sum of B_i, …)."""
+def cat_tensors(rows: Sequence[Tensors]) -> Tensors:
+    """Concatenate (B_i, …) to (sum of B_i, …)."""
     return _join(torch.cat, rows)
 
 
-def _join(join: Callable[[list[Tensor]], Tensor], rows: Sequence[Obs]) -> Obs:
+def batch_size(tensors: Tensors) -> int:
+    """Length of the leading axis."""
+    return len(next(iter(tensors.values()))) if isinstance(tensors, dict) else len(tensors)
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether reading values costs nothing. On a GPU the host would wait for all work that was queued before."""
+    return tensor.device.type == "cpu"
+
+
+def _join(join: Callable[[list[Tensor]], Tensor], rows: Sequence[Tensors]) -> Tensors:
     first = rows[0]
     if isinstance(first, dict):
         return {name: join([row[name] for row in rows]) for name in first}  # type: ignore[index]
@@ -68,16 +103,16 @@ class ObservationPart:
 
     Args:
         name: its key; "" where the observation is one tensor.
-        kind: "vector": numbers that are normalised; "bounded": numbers that only have to be scaled; "discrete": one-hot
-            codes are made of it; "picture": (H, W, C), goes through a convolutional network.
-        shape: of one environment's.
-        scale: what "bounded" numbers and pictures are multiplied by.
-        sizes: numbers of values of the components of "discrete".
-        starts: their lowest values.
+        kind: "vector": numbers, normalised by their running statistics; "bounded": numbers that are scaled by a constant;
+            "discrete": one-hot encoded; "image": (H, W, C), encoded by a convolutional network.
+        shape: shape of the tensor, without the axis of environments.
+        scale: factor for "bounded" numbers and images.
+        sizes: number of values of each component of a "discrete" part.
+        starts: lowest value of each of these components.
     """
 
     name: str
-    kind: Literal["vector", "bounded", "discrete", "picture"]
+    kind: Literal["vector", "bounded", "discrete", "image"]
     shape: tuple[int, ...]
     scale: float = 1.0
     sizes: tuple[int, ...] = ()
@@ -85,8 +120,8 @@ class ObservationPart:
 
     @property
     def width(self) -> int:
-        """How many numbers of a vector it becomes; 0 for a picture."""
-        if self.kind == "picture":
+        """Number of columns of the joined vector that it becomes; 0 for an image."""
+        if self.kind == "image":
             return 0
         return sum(self.sizes) if self.kind == "discrete" else int(np.prod(self.shape, dtype=int))
 
@@ -99,40 +134,44 @@ class ObservationLayout:
 
     @classmethod
     def of(cls, space: gym.Space[Any]) -> ObservationLayout:
-        """The layout of what `flatten` makes of an observation from ``space``, that of one environment.
+        """The layout of flattened observations (see `flatten`) of ``space``, the space of one environment.
 
-        Raises ValueError where a part cannot be taken.
+        Raises:
+            ValueError: no encoder takes one of the parts.
         """
         return cls(tuple(_part(name, leaf) for name, leaf in flatten(space).items()))
 
     @classmethod
-    def parse(cls, plain: int | Sequence[Mapping[str, Any]] | ObservationLayout) -> ObservationLayout:
-        """From what `plain` gave, or from the size of a vector."""
-        if isinstance(plain, ObservationLayout):
-            return plain
-        if isinstance(plain, int):
-            return cls((ObservationPart("", "vector", (plain,)),))
-        return cls(tuple(ObservationPart(**_tuples(part)) for part in plain))
+    def from_dict(cls, values: int | Sequence[Mapping[str, Any]] | ObservationLayout) -> ObservationLayout:
+        """The layout that `to_dict` described, or that of a vector of the given size."""
+        if isinstance(values, ObservationLayout):
+            return values
+        if isinstance(values, int):
+            return cls((ObservationPart("", "vector", (values,)),))
+        return cls(tuple(ObservationPart(**_part_arguments(part)) for part in values))
 
     @property
     def width(self) -> int:
-        """Numbers in the vector that all parts but the pictures are joined to."""
+        """Size of the vector that all parts but the images are joined to."""
         return sum(part.width for part in self.parts)
 
     @property
-    def pictures(self) -> tuple[ObservationPart, ...]:
-        """The parts that are pictures."""
-        return tuple(part for part in self.parts if part.kind == "picture")
+    def images(self) -> tuple[ObservationPart, ...]:
+        """The parts that are images."""
+        return tuple(part for part in self.parts if part.kind == "image")
 
-    def plain(self) -> int | list[dict[str, Any]]:
-        """For a checkpoint; the size alone where there is one vector and nothing else."""
-        if self == ObservationLayout.parse(self.width):
+    def to_dict(self) -> int | list[dict[str, Any]]:
+        """Plain values for a checkpoint: a dict for each part, or the size alone where there is only one vector."""
+        if self == ObservationLayout.from_dict(self.width):
             return self.width
         return [{key: list(v) if isinstance(v, tuple) else v for key, v in asdict(part).items()} for part in self.parts]
 
 
-def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+def _part_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    if arguments["kind"] == "picture":  # in checkpoints of version 1
+        arguments["kind"] = "image"
+    return arguments
 
 
 def _part(name: str, space: gym.Space[Any]) -> ObservationPart:
@@ -145,25 +184,25 @@ def _part(name: str, space: gym.Space[Any]) -> ObservationPart:
         return ObservationPart(name, "bounded", tuple(space.shape))
     if isinstance(space, gym.spaces.Box):
         shape = tuple(space.shape)
-        image = len(shape) == 3 and min(shape[:2]) >= SMALLEST_PICTURE and shape[2] <= MOST_CHANNELS
+        image = len(shape) == 3 and min(shape[:2]) >= MIN_IMAGE_SIDE and shape[2] <= MAX_IMAGE_CHANNELS
         byte = space.dtype == np.uint8 and int(space.high.max(initial=0)) == 255
-        scale = PICTURE_SCALES.get(name.rpartition(".")[2], 1 / 255 if byte else 1.0)
+        scale = IMAGE_SCALES.get(name.rpartition(".")[2], 1 / 255 if byte else 1.0)
         if image:
-            return ObservationPart(name, "picture", shape, scale)
+            return ObservationPart(name, "image", shape, scale)
         return ObservationPart(name, "bounded", shape, scale) if byte else ObservationPart(name, "vector", shape)
     raise ValueError(
         f"observation {name!r} is a {type(space).__name__}, which no encoder takes; "
-        "use Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them"
+        "use Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them"
     )
 
 
 @dataclass(frozen=True)
 class ActionLayout:
-    """An action of A components: continuous ones in [-1, 1], or (where there are ``sizes``) numbers from 0 on.
+    """An action of A components, either continuous in [-1, 1] or discrete and counted from 0.
 
     Args:
         dim: A.
-        sizes: numbers of values of discrete components; empty for continuous ones.
+        sizes: number of values of each discrete component; empty for continuous ones.
     """
 
     dim: int
@@ -171,7 +210,7 @@ class ActionLayout:
 
     @classmethod
     def of(cls, space: gym.Space[Any]) -> ActionLayout:
-        """The layout for an action space of one environment. Raises ValueError where it cannot be served."""
+        """The layout for an action space of one environment. Raises ValueError for a space of another kind."""
         if isinstance(space, gym.spaces.Box):
             return cls(int(np.prod(space.shape, dtype=int)))
         if isinstance(space, gym.spaces.Discrete):
@@ -179,29 +218,29 @@ class ActionLayout:
         if isinstance(space, gym.spaces.MultiDiscrete):
             sizes = tuple(int(n) for n in np.ravel(space.nvec))
             return cls(len(sizes), sizes)
-        raise ValueError(f"actions in {space} cannot be made; use a Box, Discrete or MultiDiscrete action space")
+        raise ValueError(f"the action space {space} is not supported; use Box, Discrete or MultiDiscrete")
 
     @classmethod
-    def parse(cls, plain: int | Sequence[int] | ActionLayout) -> ActionLayout:
-        """From what `plain` gave: the number of continuous components, or the sizes of the discrete ones."""
-        if isinstance(plain, ActionLayout):
-            return plain
-        return cls(plain) if isinstance(plain, int) else cls(len(plain), tuple(plain))
+    def from_dict(cls, values: int | Sequence[int] | ActionLayout) -> ActionLayout:
+        """The layout that `to_dict` described: the number of continuous components, or the sizes of discrete ones."""
+        if isinstance(values, ActionLayout):
+            return values
+        return cls(values) if isinstance(values, int) else cls(len(values), tuple(values))
 
     @property
     def parameters(self) -> int:
-        """How many numbers a network has to give for an action's distribution: means or logits."""
+        """Number of outputs of a policy network: means or logits."""
         return sum(self.sizes) or self.dim
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of an action's tensor (B, A)."""
+        """Dtype of a tensor of actions (B, A)."""
         return torch.int64 if self.sizes else torch.float32
 
-    def plain(self) -> int | list[int]:
-        """For a checkpoint."""
+    def to_dict(self) -> int | list[int]:
+        """Plain values for a checkpoint; see `from_dict`."""
         return list(self.sizes) if self.sizes else self.dim
 
     def to_env(self, action: Tensor) -> Tensor:
-        """What an environment takes (B, A) for a sampled action (B, A): continuous ones are clamped to [-1, 1]."""
+        """The sampled actions (B, A) as the environment takes them: continuous ones clamped to [-1, 1]."""
         return action if self.sizes else action.clamp(-1.0, 1.0)

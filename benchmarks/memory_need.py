@@ -4,10 +4,10 @@
 
 Every row is written to the CSV as soon as it is measured; a run that is given an existing CSV goes on where that ended.
 
-With ``--sweep forgetful`` it measures instead how far back a task of each family reaches: for numbers k of remembered views
-how often ``forgetful(k)`` succeeds, with delays of ``--delay`` steps (it goes on where a CSV ended, too):
+With ``--sweep window`` it measures instead how far back a task of each family reaches: for numbers k of remembered views
+how often a memory of k views succeeds, with delays of ``--delay`` steps (it goes on where a CSV ended, too):
 
-    python benchmarks/memory_need.py --sweep forgetful --episodes 60 --num-envs 60 --csv docs/results/horizon.csv \\
+    python benchmarks/memory_need.py --sweep window --episodes 60 --num-envs 60 --csv docs/results/horizon.csv \\
         --markdown docs/results/horizon.md --picture docs/pictures/horizon.png
 """
 
@@ -27,20 +27,20 @@ import tyro
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.experts.evaluation import Outcome, evaluate
+from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.registry import has_skill
-from mikasa_robo.tools.expert import PolicyName, policy_maker
 
 RUNS: tuple[tuple[str, PolicyName, str], ...] = (
     ("expert", "expert", "free"),
     ("expert, arm held", "expert", "held"),
-    ("perfect memory", "forgetful", "free"),
+    ("perfect memory", "window", "free"),
     ("memoryless", "memoryless", "free"),
-    ("sweeper", "sweeper", "free"),
-    ("embodied", "embodied", "free"),
-    ("embodied, arm held", "embodied", "held"),
+    ("sweeper", "exhaustive", "free"),
+    ("embodied", "posture", "free"),
+    ("embodied, arm held", "posture", "held"),
     ("random", "random", "free"),
 )
-"""Column, policy, arm."""
+"""Column, policy, arm. The columns have the names under which they were published."""
 STRICT = 0.999
 """Level of the intervals that decide: with some 200 comparisons, one in twenty would look like a find at 0.95."""
 ENOUGH = 0.9
@@ -72,7 +72,7 @@ class Options:
     """A Markdown file whose block between the lines `<!-- memory-need -->` gets the table in short."""
     picture: Path | None = None
     """With --sweep: where the picture goes (PNG)."""
-    sweep: Literal["forgetful"] | None = None
+    sweep: Literal["window", "forgetful"] | None = None
     """Measure success against the number of views remembered instead."""
     delay: tuple[int, ...] = (5, 20, 50)
     """With --sweep: delays in control steps; a task whose cue is on view to the end has none."""
@@ -224,11 +224,10 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
 
 
 def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
-    """Success of forgetful(k) against k, and the smallest k with which it succeeds, found by bisection.
+    """Success of a memory of k views against k, and the smallest k with which it succeeds, found by bisection.
 
-    forgetful(k) has to remember the cue until its last touch: besides the delay, the specified horizon, its horizon
-    holds what is left of the cue after it was seen and the time of the movement. Bisection supposes that more memory is
-    never worse.
+    The policy has to remember the cue until its last touch. Besides the delay, the specified horizon, this takes the rest
+    of the cue after it was seen and the time of the movement. Bisection assumes that more memory is never worse.
     """
     known: dict[tuple[str, int, int], float] = {}
     if options.csv is not None and options.csv.exists():
@@ -256,7 +255,7 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
                 if (row.id, delay, k) in known:
                     curve[k] = known[row.id, delay, k]
                     return curve[k] > ENOUGH
-                outcome = evaluate(row.id, policy_maker("forgetful", k), options.episodes, options.num_envs, **dial)
+                outcome = evaluate(row.id, policy_maker("window", k), options.episodes, options.num_envs, **dial)
                 curve[k] = outcome.rate
                 values = (row.id, delay, k, outcome.episodes, outcome.successes)
                 append(options.csv, dict(zip(SWEEP_FIELDS, values, strict=True)))

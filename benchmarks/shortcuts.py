@@ -20,13 +20,14 @@ from tables import in_markdown, plain, write_csv, write_text
 from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core.rest import REST_STEPS
 from mikasa_robo.experts.evaluation import Outcome, evaluate
-from mikasa_robo.experts.policies import Expert, Policy, Sweeper
+from mikasa_robo.experts.policies import ExhaustiveSearch, Expert, Policy
 from mikasa_robo.experts.rotating import fold
 from mikasa_robo.experts.skill import Skill, View
 from mikasa_robo.experts.taking_back import CUBE, MAGENTA, RED
 from mikasa_robo.tasks.rolling_ball import DRIFT, RollingBallTask
-from mikasa_robo.tasks.rotate import SET_DOWN, TOLERANCE, Rotate, heading
+from mikasa_robo.tasks.rotate import TOLERANCE, Rotate, heading
 from mikasa_robo.tasks.take_it_back import LANES
 
 SPACING = 0.17
@@ -54,14 +55,14 @@ class TurnOn(Policy):
         index = slice(None) if env_idx is None else env_idx
         self._begins[index], self._stood[index] = True, 0
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         assert view.prompt is not None
         way = view.prompt[:, 0].sign()
         yaw = heading(view.quaternion[:, 0]).to(torch.float32)
         self._stop = torch.where(self._begins, yaw + way * self._first, self._stop)
         standing = (fold(self._stop - yaw).abs() < TOLERANCE / 2) & (fold(yaw - self._yaw).abs() < SLOW)
         self._stood = torch.where(standing & ~self._begins, self._stood + 1, torch.zeros_like(self._stood))
-        over = self._stood > SET_DOWN
+        over = self._stood > REST_STEPS
         self._stop = torch.where(over, self._stop + way * SPACING, self._stop)
         self._stood[over] = 0
         self._begins, self._yaw = torch.zeros_like(self._begins), yaw
@@ -71,7 +72,7 @@ class TurnOn(Policy):
 class Bearing(Policy):
     """Draws the cube back along the line on which it lies from the disc's middle, to the lane that this line meets."""
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         magenta = view.visible[:, MAGENTA, None]
         disc = torch.where(magenta, view.position[:, MAGENTA, :2], view.position[:, RED, :2])
         off = view.position[:, CUBE, :2] - disc
@@ -85,7 +86,7 @@ class Bearing(Policy):
 class MeanVelocity(Policy):
     """Takes the ball to roll as the balls of this mode do on average."""
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         speeds = cast(RollingBallTask[Any], self.skill.task).speed_range
         mean = torch.tensor([sum(DRIFT) / 2, sum(speeds) / 2], device=self.skill.device)
         return mean.expand(self.skill.num_envs, 2)
@@ -105,7 +106,7 @@ SHORTCUTS = (
     Shortcut(
         "touch one thing after another",
         ("RememberColor3-v0", "RememberColor9-v0", "ShellGameTouch-v0"),
-        Sweeper,
+        ExhaustiveSearch,
         {"on_mistake": "ignore"},
     ),
     Shortcut(
@@ -114,7 +115,7 @@ SHORTCUTS = (
         TurnOn,
         {"on_mistake": "ignore"},
     ),
-    Shortcut("set the cube down at six places in turn", ("TakeItBack-v0",), Sweeper, {"on_mistake": "ignore"}),
+    Shortcut("set the cube down at six places in turn", ("TakeItBack-v0",), ExhaustiveSearch, {"on_mistake": "ignore"}),
     Shortcut("go by the cube's bearing from the disc", ("TakeItBack-v0",), Bearing, {"goal_tolerance": 0.05}),
     Shortcut(
         "take the ball to have the mean velocity",

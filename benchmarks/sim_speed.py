@@ -6,7 +6,7 @@
 more). Every contender is built once; then rounds go through all of them in turn, a second or so each, so that a slow
 moment of the machine hits all alike, and the best round of each counts.
 
-A second table compares the threads of one process with the worker processes of `mikasa_robo.make_vec`, one of either for
+A second table compares the threads of one process with the worker processes of `mikasa_robo.make_env`, one of either for
 each core, on a task of this package in state mode and with pictures. Two more measurements say from how many cores on
 workers should win: how much CPU time of a step the one thread takes that runs Python (what other threads cannot share),
 for a whole batch and for a quarter of it, and how much the main process of the workers takes. See `predict`.
@@ -189,7 +189,7 @@ def build_vec(task: str, mode: str, num_envs: int, threads: int, workers: int) -
 
     start = time.perf_counter()
     if workers:
-        env: Any = mikasa_robo.make_vec(task, num_envs, workers, obs_mode=mode, sim_debug=False)
+        env: Any = mikasa_robo.make_env(task, num_envs, num_workers=workers, obs_mode=mode, sim_debug=False)
     else:
         env = mikasa_robo.make_env(
             task, num_envs, obs_mode=mode, sim_backend="physx_cpu_batched", sim_threads=threads, sim_debug=False

@@ -35,33 +35,34 @@ COLORS = 64  # a palette keeps the files small
 
 HEAD = f"""# Small memory environments
 
-<!-- Written by docs/make_base_page.py from mikasa_base/registry.py: change that, and run it again. -->
+<!-- Written by docs/make_base_page.py from mikasa_base/rows.py. To change it, edit the rows and run the script again. -->
 
 `import mikasa_base` registers {len(ENV_IDS)} environment IDs of {len(ROWS)} families with Gymnasium;
-`mikasa list --suite base` prints them, with `--memory` and `--tier` to choose. They need numpy and Gymnasium, and where a
-family stands on another library, the extra that is named below.
+`mikasa list --suite base` prints them, and `--memory` and `--tier` filter the list. They need numpy and Gymnasium. A family
+that is built on another library also needs the extra named below.
 
 ```python
 import gymnasium as gym
 import mikasa_base  # registers the environments
 
 env = gym.make("MemoryLength-v0", memory_length=30, num_bits=2)  # or a preset: MemoryLengthEasy-v0, -Medium-, -Hard-
-envs = gym.make_vec("MemoryLength-v0", num_envs=1024)  # stepped all at once in numpy, where the row says "batched"
+envs = gym.make_vec("MemoryLength-v0", num_envs=1024)  # one numpy environment, for families marked "batched"
 envs = gym.make_vec("MemoryLength-v0", num_envs=8, vectorization_mode="async", vector_kwargs={{"context": "spawn"}})
 ```
 
-Environment i of a batch that is reset with seed s plays what a single environment plays that is reset with seed s + i.
-Batches start a new episode in the step after the end of one (`AutoresetMode.NEXT_STEP`, as Gymnasium's vector
-environments do); `autoreset_mode="SameStep"` or `"Disabled"` changes that.
+Environment i of a batch that is reset with seed s plays the same episode as a single environment that is reset with seed
+s + i. As in Gymnasium's vector environments, the step after the end of an episode starts the next one
+(`AutoresetMode.NEXT_STEP`); `autoreset_mode="SameStep"` or `"Disabled"` changes that.
 
-Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections 4.2 and 5): the diagnostic tier shows
-vectors, the complex tier images. *Lag* is the number of steps between a cue and its recall, T the most steps that an
-episode can take. *Perfect* and *memoryless* are mean scores of scripted agents (`mikasa_base/agents/`): one that remembers
-all that it has seen, and one that acts on the present observation alone. Scores are returns, or shares of episodes with
-success where they are marked with %; a dash is a score that is not known. What the agents scored, with chance beside it,
-stands in [results/base_memory_need.md](results/base_memory_need.md) (`python benchmarks/base_memory_need.py`), and how many
-steps per second one environment, several and batches make in [results/base_speed.md](results/base_speed.md)
-(`python benchmarks/base_speed.py`).
+Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections 4.2 and 5): observations are vectors in
+the diagnostic tier and images in the complex tier. *Lag* is the number of steps between a cue and its recall. T is the
+most steps that an episode can take. *Perfect* and *memoryless* are mean scores of two scripted agents
+(`mikasa_base/agents/`): one remembers every observation, the other uses the current one alone. Scores are mean returns, or
+success rates where they are marked with %. A dash means that the score is not known.
+
+[results/base_memory_need.md](results/base_memory_need.md) (`python benchmarks/base_memory_need.py`) lists the measured
+scores of these agents and of random actions. [results/base_speed.md](results/base_speed.md)
+(`python benchmarks/base_speed.py`) lists steps per second of single environments and of batches.
 """
 
 TIERS = {"diagnostic": "Diagnostic tier: vectors", "complex": "Complex tier: images"}
@@ -72,13 +73,13 @@ class Args:
     """Writes docs/base.md."""
 
     pictures: bool = False
-    """Draw the pictures too, of all families that show images and whose extra is installed."""
+    """Draw the pictures, too, of all families of the complex tier whose extra is installed."""
     families: tuple[str, ...] = ()
     """Draw only these."""
 
 
-def told(kwargs: Mapping[str, Any]) -> str:
-    """Arguments as one would type them."""
+def format_kwargs(kwargs: Mapping[str, Any]) -> str:
+    """Arguments as they are written in a call."""
     return ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
 
 
@@ -90,19 +91,19 @@ def number(scores: Mapping[str, float], preset: str, row: EnvRow) -> str:
 
 
 def section(row: EnvRow) -> str:
-    """What the page says of a family."""
+    """The section of a family."""
     facts = [f"memory: {', '.join(row.memory)}", f"lag: {row.lag}"]
     if row.vector_entry_point:
         facts.append("batched")
     if row.extra:
         facts.append(f"`pip install 'mikasa-suite[{row.extra}]'`")
     lines = [f"### {row.name}", "", "; ".join(facts) + ".", ""]
-    if row.image and (PICTURES / f"{row.name}.png").exists():
+    if row.tier == "complex" and (PICTURES / f"{row.name}.png").exists():
         lines += [f"![Three moments of an episode of {row.name}](pictures/base/{row.name}.png)", ""]
     lines += ["| ID | arguments | T | perfect | memoryless |", "|---|---|---:|---:|---:|"]
     for preset in ("", *row.presets):
         kwargs = {**row.kwargs, **(row.presets[preset] if preset else {})}
-        cells = [f"`{row.name}{preset}-v0`", f"`{told(kwargs)}`" if kwargs else "", str(row.steps[preset])]
+        cells = [f"`{row.name}{preset}-v0`", f"`{format_kwargs(kwargs)}`" if kwargs else "", str(row.steps[preset])]
         cells += [number(row.perfect, preset, row), number(row.memoryless, preset, row)]
         lines.append("| " + " | ".join(cells) + " |")
     if row.weak:
@@ -162,10 +163,10 @@ def strip(pictures: Sequence[Any]) -> Image.Image:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws and writes."""
     args = tyro.cli(Args, args=argv)
-    shown = {row.name: row for row in ROWS if row.image}
+    shown = {row.name: row for row in ROWS if row.tier == "complex"}
     unknown = sorted(set(args.families) - set(shown))
     if unknown:
-        print(f"--families {' '.join(unknown)}: no such family shows images; {', '.join(shown)} do", file=sys.stderr)
+        print(f"--families {' '.join(unknown)}: only families with images: {', '.join(shown)}", file=sys.stderr)
         return 2
     for name in (args.families or shown) if args.pictures or args.families else ():
         missing = missing_dependency(shown[name])

@@ -1,7 +1,8 @@
-"""PointBack-v0, a task of our own: point at the place where a disc lay. docs/adding-a-task.md goes through this file."""
+"""PointBack-v0, a task of our own: point at the place where a disc lay. docs/adding-a-task.md explains this file."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,49 +15,40 @@ from mikasa_robo.assets.bodies import build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
-from mikasa_robo.core.phases import CUE
+from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.core.sampling import Uniforms, between
+from mikasa_robo.experts.arm import facing_down
+from mikasa_robo.experts.skill import WAITING, History, Skill, View
 
-CUE_STEPS, DELAY_STEPS, RESPONSE_STEPS = 5, 5, 50  # at 20 Hz
 PLACE_X, PLACE_Y = (-0.15, 0.1), (-0.2, 0.2)  # m
-RADIUS = 0.05  # m, of the disc, and how far from its middle pointing is right
-HEIGHT = 0.1  # m above the table, below which a hand points
+RADIUS = 0.05  # m, of the disc, and the tolerance in x and y
+HEIGHT = 0.1  # m above the table: a hand below it points
 
 
 @dataclass
 class PointBackState:
     """One row per environment."""
 
-    place: Tensor  # (N, 2) m, x and y of the disc's middle
+    place: Tensor  # (N, 2) m, x and y of the disc's centre
 
 
 class PointBack(MemoryEnv[PointBackState]):
     """Point at the place where the disc lay.
 
-    Task: t < 5: a red disc lies on the table. From t = 5 the table is empty. From t = 10 the tool centre point has to be
-    brought over the place where the disc was.
-    Randomisations: the disc's middle, x ∈ [-0.15, 0.1] m, y ∈ [-0.2, 0.2] m, uniform; the arm's start.
-    Success: the tool centre point is within 0.05 m of the disc's middle in x and y and below 0.1 m, and the robot is
+    Task: t < 5: a red disc lies on the table. From t = 5 the table is empty. From t = 10 the robot has to move the tool
+    centre point over the place where the disc was.
+    Randomisations: the disc's centre, x ∈ [-0.15, 0.1] m, y ∈ [-0.2, 0.2] m, uniform; the arm's start.
+    Success: the tool centre point is within 0.05 m of the disc's centre in x and y and below 0.1 m, and the robot is
     static (arm joints below 0.2 rad/s). There is no failure.
-    Oracle: (N, 2) float32, x and y of the disc's middle, m.
+    Oracle: (N, 2) float32, x and y of the disc's centre, m.
 
     Args:
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps.
-        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+        **kwargs: see `MemoryEnv`; ``on_mistake`` has no effect.
     """
 
     draws: ClassVar[int] = 2
     reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "still": 0.5}
-
-    def __init__(
-        self,
-        *args: Any,
-        cue_steps: int = CUE_STEPS,
-        delay_steps: int = DELAY_STEPS,
-        response_steps: int = RESPONSE_STEPS,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
 
     def build(self) -> list[Actor]:
         return [build_disc(self.scene, "disc", rgba("red"), RADIUS, parked=0)]
@@ -66,11 +58,11 @@ class PointBack(MemoryEnv[PointBackState]):
         return PointBackState(place=torch.cat([x, y], dim=1).to(torch.float32))
 
     def layout(self, s: PointBackState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
-        on_view = self.timeline.phase(elapsed) == CUE
-        return on_view[:, None], disc_pose(s.place)[:, None]
+        visible = self.timeline.phase(elapsed) == CUE
+        return visible[:, None], disc_pose(s.place)[:, None]
 
     def update_state(self, s: PointBackState, data: StepData, touching: Tensor) -> None:
-        """Nothing has to be kept of what happens: the place is all."""
+        """The state does not change during an episode."""
 
     def outcome(self, s: PointBackState, data: StepData) -> dict[str, Tensor]:
         pointing = self._pointing(s, data)
@@ -94,7 +86,7 @@ class PointBack(MemoryEnv[PointBackState]):
         return {"way": self._way(s, data)}
 
     def _way(self, s: PointBackState, data: StepData) -> Tensor:
-        """(N, 3) from the tool centre point to half the height above the place, m."""
+        """(N, 3) vector from the tool centre point to the place, at half the height, m."""
         height = torch.full_like(s.place[:, :1], HEIGHT / 2)
         return torch.cat([s.place, height], dim=1) - data.tcp[:, :3]
 
@@ -104,17 +96,42 @@ class PointBack(MemoryEnv[PointBackState]):
         return near & (data.tcp[:, 2] < HEIGHT)
 
 
+class PointBackSkill(Skill):
+    """Cue: x and y (N, 2) of the disc's centre, m."""
+
+    size = 2
+    draws = 2
+
+    def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        place: Tensor = info["oracle_info"]
+        return place
+
+    def from_history(self, history: History, u: Tensor) -> Tensor:
+        seen = history.visible[..., 0]  # (W, N)
+        row = torch.arange(self.num_envs, device=self.device)
+        place = history.position[seen.to(torch.int8).argmax(dim=0), row, 0, :2]
+        guess = torch.stack([between(u[:, 0], *PLACE_X), between(u[:, 1], *PLACE_Y)], dim=1)
+        return torch.where(seen.any(dim=0)[:, None], place, guess)
+
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        target = torch.cat([cue, torch.full_like(cue[:, :1], HEIGHT / 2)], dim=1)
+        down, closed = facing_down(torch.zeros_like(target[:, 0])), -torch.ones_like(target[:, 0])
+        point = self.arm.act(view.joints, target, down, closed, wrist=self.wrist)
+        return torch.where((info["phase"] == RESPONSE)[:, None], point, self.wait(view, WAITING))
+
+
 mikasa_robo.register_task(
     mikasa_robo.TaskSpec(
         id="PointBack-v0",
         family="PointBack",
         memory="spatial",
-        cue=CUE_STEPS,
-        delay=DELAY_STEPS,
-        response=RESPONSE_STEPS,
-        oracle="x and y of the disc's middle",
+        cue=5,
+        delay=5,
+        response=50,
+        oracle="x and y of the disc's centre",
         oracle_shape=(2,),
         instruction="Remember where the red disc lies, then point at that place.",
         entry_point=f"{__name__}:PointBack",
+        skill=f"{__name__}:PointBackSkill",
     )
 )

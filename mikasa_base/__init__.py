@@ -1,7 +1,7 @@
-"""Small memory environments for Gymnasium, under one registry: ``import mikasa_base`` registers every ID.
+"""Small memory environments for Gymnasium: ``import mikasa_base`` registers every ID.
 
-Needs numpy and Gymnasium; an environment on top of another library needs the extra that its error names. Nothing but the
-table of environments is imported here.
+The package needs numpy and Gymnasium. An environment that is built on another library needs an extra; without it,
+``gymnasium.make`` raises an error that names the extra. Importing the package loads only the table of environments.
 """
 
 from mikasa_base.registry import ENV_IDS, ROWS, VARIANTS, EnvRow, Variant, register_all

@@ -1,4 +1,4 @@
-"""Checks of the arguments of environments: a ValueError names the argument, its value and what it should be."""
+"""Checks of the arguments of environments. Each raises ValueError with the argument, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["choice", "integer", "number"]
 
 
 def choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Sees to it that ``value`` is one of ``choices``, and of the type of it."""
+    """Raises ValueError unless ``value`` equals one of ``choices`` and has the same type."""
     if not any(type(value) is type(one) and value == one for one in choices):
         raise ValueError(f"{name}={value!r} should be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
-    """``value`` as an int, which should be from ``low`` to ``high``, both included."""
+    """``value`` as an int. Raises ValueError unless it is a whole number from ``low`` to ``high``, both included."""
     try:
         whole = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -27,7 +27,7 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
 
 
 def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """``value`` as a float, which should be finite and from ``low`` to ``high``, both included."""
+    """``value`` as a float. Raises ValueError unless it is finite and from ``low`` to ``high``, both included."""
     try:
         real = math.nan if isinstance(value, (bool, str)) else float(value)
     except (TypeError, ValueError):

@@ -1,7 +1,8 @@
-"""The entry points that the registry registers: ``mikasa_base.factory:MemoryLength`` is the factory of that row.
+"""The entry points that the registry gives to Gymnasium.
 
-``MemoryLengthVector`` is the one of its vectorised form. A factory imports the environment when it is asked for one,
-after it has checked that what the environment needs is installed and that it takes the arguments.
+``mikasa_base.factory:MemoryLength`` is the factory of that row, and ``mikasa_base.factory:MemoryLengthVector`` the one of
+its vector environment. A factory is called for each new environment. It checks that the environment's library is installed
+and that the arguments exist, and only then imports the environment.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ __all__ = ["Factory", "missing_dependency"]
 
 
 def missing_dependency(row: EnvRow) -> str | None:
-    """Name of the first module that ``row`` needs and that is not installed; it is looked for, not imported."""
+    """Name of the first module that ``row`` needs and that is not installed; None if all are. Imports no module."""
     return next((name for name in row.requires if not _is_installed(name)), None)
 
 
 class Factory:
-    """What Gymnasium calls for the environment of one row.
+    """Makes the environments of one row.
 
     Args:
         row: The row of the registry.
-        vector: Whether the vectorised form is made.
+        vector: Whether to make the vector environment.
     """
 
     def __init__(self, row: EnvRow, vector: bool = False) -> None:
@@ -40,16 +41,16 @@ class Factory:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """That of the environment's class, by which ``gym.make`` judges a ``render_mode``."""
+        """The metadata of the environment's class, with which ``gym.make`` checks ``render_mode``."""
         metadata: dict[str, Any] = self._load().metadata
         return metadata
 
     def __call__(self, **kwargs: Any) -> Any:
-        """The environment.
+        """Makes the environment.
 
         Raises:
-            gymnasium.error.DependencyNotInstalled: what it needs is not installed.
-            ValueError: it does not take one of the arguments, or not that value.
+            gymnasium.error.DependencyNotInstalled: a module that it needs is not installed.
+            ValueError: an argument does not exist, or its value is not allowed.
         """
         env_class = self._load()
         parameters = inspect.signature(env_class).parameters.values()

@@ -1,7 +1,7 @@
 """MIKASA-Robo: robot tasks that cannot be solved without memory, on ManiSkill3.
 
-Importing this package registers every task that exists with Gymnasium and loads none of torch, SAPIEN and ManiSkill:
-those come with the first environment that is made.
+Importing this package registers every task with Gymnasium. It does not load torch, SAPIEN or ManiSkill: those are loaded
+with the first environment that is made.
 
     >>> import mikasa_robo
     >>> "RememberColor3-v0" in mikasa_robo.TASKS
@@ -9,6 +9,7 @@ those come with the first environment that is made.
 """
 
 import difflib
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import gymnasium
 from gymnasium.envs.registration import WrapperSpec, parse_env_id
 
 from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
+from mikasa_robo.moved_modules import install_moved_modules
 
 if TYPE_CHECKING:
     from mikasa_robo.workers.env import WorkerEnv
@@ -28,81 +30,87 @@ try:
 except PackageNotFoundError:  # run from a checkout that was never installed
     __version__ = "0.0.0+unknown"
 
-TASKS: tuple[str, ...] = tuple(row.id for row in CATALOG.values() if row.exists)
-"""The IDs of this package that can be made, in the order of the catalog; `register_task` adds to CATALOG only."""
+TASKS: tuple[str, ...] = tuple(CATALOG)
+"""The IDs of this package, in the order of the catalog; `register_task` adds to CATALOG only."""
 
 
-def make_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_env(
+    env_id: str, num_envs: int = 1, *, num_workers: int | None = None, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
     """Make the task ``env_id`` as one batched environment of ``num_envs`` copies.
 
+    With ``num_workers``, that many processes simulate the batch on CPU. Episodes, observations and rewards are the same
+    to the bit for any number of workers, and the same as without workers on the batched CPU simulator. Workers pay off
+    where there are more cores than the threads of one process can use; ``benchmarks/sim_speed.py`` measures it. A script
+    that uses workers must start its work under ``if __name__ == "__main__":``, as each worker imports the script.
+
     Args:
-        env_id: one of :data:`TASKS`.
+        env_id: one of :data:`TASKS`, or the ID of a task that :func:`register_task` added.
         num_envs: how many copies are simulated side by side.
-        **kwargs: go to the task's constructor; see the class its catalog row names.
+        num_workers: None simulates in this process; k >= 1 starts k worker processes, at most ``num_envs``.
+        **kwargs: go to the task's constructor; see the class its catalog row names. With workers, ``sim_threads`` is
+            the number of threads of each worker, by default 1.
 
     Returns:
         What ``gymnasium.make`` returns: actions, observations, rewards and flags carry a leading axis of ``num_envs``.
+        With workers, a `mikasa_robo.workers.env.WorkerEnv`, which has the same interface.
 
     Raises:
-        ValueError: ``env_id`` is in no catalog row, or its task is not written yet.
+        ValueError: there is no task with this ID, or an argument cannot be used, such as a GPU backend with workers. No
+            process has been started.
+        TypeError: an argument cannot be pickled for the workers. No process has been started.
+        mikasa_robo.workers.env.WorkerError: a worker died. An exception in the task's constructor is raised itself.
     """
     find_task(env_id)
-    return gymnasium.make(env_id, num_envs=num_envs, **kwargs)
-
-
-def make_vec(env_id: str, num_envs: int = 1, num_workers: int | None = None, **kwargs: Any) -> "WorkerEnv":
-    """Make the task ``env_id`` as one batched environment that several processes simulate on CPU.
-
-    What it returns behaves like the environment of :func:`make_env` with ``sim_backend="physx_cpu"``: environment i is
-    the same episode whatever the number of workers. Worth it where there are more cores than the threads of one process
-    can use; see ``benchmarks/sim_speed.py``. Like any program that starts processes with the standard library, a script
-    that calls this needs its ``if __name__ == "__main__":``.
-
-    Args:
-        env_id: one of :data:`TASKS`, or one that :func:`register_task` was told of.
-        num_envs: how many copies are simulated.
-        num_workers: processes that share them, at most ``num_envs``; None: one for each core.
-        **kwargs: go to the task's constructor. ``sim_threads``, threads of each worker, is 1 by default.
-
-    Raises:
-        ValueError: a bad argument, such as a GPU backend (one process uses the GPU); no process was started.
-        TypeError: an argument that cannot be pickled.
-        WorkerError: a worker died, now or in a later call; see `mikasa_robo.workers.env.WorkerEnv`. What the task's own
-            constructor raises is raised here too.
-    """
+    if num_workers is None:
+        return gymnasium.make(env_id, num_envs=num_envs, **kwargs)
     from mikasa_robo.workers.env import WorkerEnv
 
     return WorkerEnv(env_id, num_envs, num_workers, **kwargs)
 
 
+def make_vec(env_id: str, num_envs: int = 1, num_workers: int | None = None, **kwargs: Any) -> "WorkerEnv":
+    """Make the task ``env_id`` with worker processes. Deprecated: use :func:`make_env` with ``num_workers``.
+
+    Here ``num_workers=None`` starts one worker for each core, at most ``num_envs``.
+    """
+    warnings.warn(
+        "mikasa_robo.make_vec is deprecated; use mikasa_robo.make_env with num_workers",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    from mikasa_robo.sim.stepping import default_threads
+    from mikasa_robo.workers.env import WorkerEnv
+
+    if num_workers is None:
+        num_workers = max(1, min(default_threads(), num_envs))
+    return WorkerEnv(env_id, num_envs, num_workers, **kwargs)
+
+
 def find_task(env_id: str) -> TaskSpec:
-    """The catalog row of a task that can be made. Raises ValueError, with close matches, where there is none."""
+    """Return the catalog row of a task. Raises ValueError, which names similar IDs, if there is none."""
     row = CATALOG.get(env_id)
     if row is None:
         close = difflib.get_close_matches(env_id, CATALOG, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "`mikasa list` shows all of them."
         raise ValueError(f"There is no task with the ID {env_id!r}; {hint}")
-    if not row.exists:
-        raise ValueError(
-            f"{env_id!r} is in the catalog but not written yet; `mikasa list --existing` shows those that are."
-        )
     return row
 
 
 def _register(catalog: Mapping[str, TaskSpec]) -> None:
-    """Tell Gymnasium about every task that exists.
+    """Register tasks with Gymnasium.
 
-    No ``max_episode_steps``: Gymnasium's own limit counts for one env, a batch needs each env counted by itself.
+    Without ``max_episode_steps``: Gymnasium's own limit counts for one env, but a batch has to count for each env.
     """
     limit = WrapperSpec("BatchedTimeLimit", "mikasa_robo.utils.wrappers.time_limit:BatchedTimeLimit", {})
     for row in catalog.values():
         known = gymnasium.registry.get(row.id)
-        if not row.exists or (known is not None and known.entry_point == row.entry_point):
-            continue  # the second case: this module was reloaded
+        if known is not None and known.entry_point == row.entry_point:
+            continue  # this module was reloaded
         gymnasium.register(
             id=row.id,
             entry_point=row.entry_point,
-            kwargs=dict(row.kwargs),
+            kwargs=row.make_kwargs,
             disable_env_checker=True,
             order_enforce=False,
             additional_wrappers=(limit,),
@@ -110,12 +118,16 @@ def _register(catalog: Mapping[str, TaskSpec]) -> None:
 
 
 def register_task(row: TaskSpec) -> None:
-    """Make a task of your own known, under ``row.id``, to Gymnasium and to everything here that reads the catalog.
+    """Register a task of your own with Gymnasium and add it to the catalog.
 
-    See ``docs/adding-a-task.md``. Raises ValueError where another row has the ID or ``row`` names no class, and
-    Gymnasium's error where the ID is not of the form ``"Name-v0"``.
+    Its constructor is given ``row.make_kwargs``: the lengths of the phases and the row's own arguments. See
+    ``docs/adding-a-task.md``.
+
+    Raises:
+        ValueError: another row has the ID, or ``row.entry_point`` names no class.
+        gymnasium.error.Error: the ID does not have the form ``"Name-v0"``.
     """
-    if row.entry_point is None or ":" not in row.entry_point:
+    if not isinstance(row.entry_point, str) or ":" not in row.entry_point:
         raise ValueError(f"{row.id!r} has entry_point={row.entry_point!r}: name its class as 'module:Class'")
     parse_env_id(row.id)
     add_row(row)
@@ -123,3 +135,4 @@ def register_task(row: TaskSpec) -> None:
 
 
 _register(CATALOG)
+install_moved_modules()

@@ -1,6 +1,8 @@
-"""The one table of all robot tasks: what each ID is, how long it lasts, what has to be remembered.
+"""The table of all robot tasks: one row for each ID.
 
-Registration, the command line, tests and documentation all read it. It needs nothing but the standard library.
+A family of tasks is declared here and in the file that its rows name: the row says how long each phase of an episode
+lasts, what has to be remembered, and which class, expert and cameras belong to the task. Registration, the command line,
+tests and documentation all read it. This module needs only the standard library.
 Source: "Memory, Benchmark & Robots" (MIKASA, arXiv 2502.10550), Table 1 and appendix E.
 """
 
@@ -9,47 +11,81 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["CATALOG", "MemoryType", "TaskSpec", "index_by_id"]
+__all__ = ["CATALOG", "DEFAULT_VIEW", "MemoryType", "TaskSpec", "View", "index_by_id", "recall_response_steps"]
 
 MemoryType = Literal["object", "spatial", "capacity", "sequential"]
+Point = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class View:
+    """A camera: where it is and what it looks at, in m, and its field of view, in rad."""
+
+    eye: Point
+    target: Point
+    fov: float
+
+
+DEFAULT_VIEW = View((0.75, 0.0, 0.75), (-0.12, 0.0, 0.08), 0.9)
+"""Shows the robot and the table in front of it."""
+WHOLE_TABLE = View((0.85, -0.15, 0.75), (-0.1, -0.17, 0.06), 1.05)
+"""Shows the path of a ball that rolls across the table."""
+NEAR = View((0.7, 0.0, 0.72), (-0.02, 0.0, 0.12), 0.6)
+"""Shows the middle of the table."""
+ARC = View((0.7, 0.0, 0.65), (-0.05, 0.0, 0.1), 0.78)
+"""Shows objects that stand in an arc around the robot."""
+AHEAD = View((0.85, 0.0, 0.75), (0.07, 0.0, 0.1), 0.6)
+"""Shows the middle of the table and what lies ahead of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """One row: one ID that ``gymnasium.make`` knows once the task exists. Durations are in control steps (20 Hz).
+    """One row: an ID that ``gymnasium.make`` knows. Durations are in control steps (20 Hz).
 
-    An episode is cue, then delay, then response. Where the information is never taken away (Intercept and
-    InterceptGrab, whose robot must act while it watches), the cue is the whole episode: ``delay`` and ``response`` are
-    0.
+    An episode is cue, then delay, then response. In Intercept and InterceptGrab the information stays on view and the
+    robot acts while it watches: there the cue is the whole episode, and ``delay`` and ``response`` are 0.
+
+    Raises:
+        ValueError: ``cue`` is not a multiple of ``cues``.
     """
 
     id: str
     family: str
     mode: str = ""
-    """What the ID adds to the family, such as ``"3x2"``; empty where a family has one member."""
+    """What the ID adds to the family, such as ``"3x2"``; empty if the family has one member."""
     memory: MemoryType
-    """What kind of memory the task is about."""
+    """The kind of memory that the task tests."""
     cue: int
     """Steps in which the information is on view."""
     delay: int = 0
-    """Steps in which nothing is on view and nothing may be done yet."""
+    """Steps between cue and response, in which the information is hidden and acting does not count."""
     response: int
-    """Steps that are left to act in."""
+    """Steps in which acting counts."""
+    cues: int = 1
+    """How many cues are shown one after another; each is on view for ``cue / cues`` steps."""
     oracle: str
     """What a perfect memory would hold."""
     oracle_shape: tuple[int, ...]
     """Its shape for one env."""
     prompt: str | None = None
-    """What the agent is told at every step beside its observation, or None."""
+    """What the agent is told at every step besides its observation, or None."""
     instruction: str
-    """The task in one English sentence, for agents that read."""
-    entry_point: str | None
-    """``"module:Class"``, or None as long as the task is not written."""
+    """The task in one English sentence, for language-conditioned agents."""
+    entry_point: str
+    """The class, ``"module:Class"``."""
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What makes the class into this mode: constructor arguments, kept as a read-only copy."""
+    """The constructor arguments that make the class into this mode, kept as a read-only copy."""
+    skill: str | None = None
+    """The class of the scripted expert's skill, ``"module:Class"``; None if the task has no expert."""
+    view: View = DEFAULT_VIEW
+    """The camera for videos."""
+    gallery: View | None = None
+    """The camera for the pictures of the family in the documentation; None if they show another ID, or none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kwargs", MappingProxyType(dict(self.kwargs)))
+        if self.cues < 1 or self.cue % self.cues:
+            raise ValueError(f"{self.id!r} has cue={self.cue} and cues={self.cues}: cue has to be a multiple of cues")
 
     @property
     def horizon(self) -> int:
@@ -57,13 +93,14 @@ class TaskSpec:
         return self.cue + self.delay + self.response
 
     @property
-    def exists(self) -> bool:
-        """Whether the task is written and can be made."""
-        return self.entry_point is not None
+    def make_kwargs(self) -> dict[str, Any]:
+        """All that the constructor is given: the lengths of the phases and ``kwargs``, which win."""
+        phases = {"cue_steps": self.cue // self.cues, "delay_steps": self.delay, "response_steps": self.response}
+        return phases | dict(self.kwargs)
 
 
 def index_by_id(rows: Iterable[TaskSpec]) -> Mapping[str, TaskSpec]:
-    """Return ``rows`` by ID, in their order, read-only.
+    """Return ``rows`` by ID, in their order, as a read-only mapping.
 
     Raises:
         ValueError: two rows have the same ID.
@@ -76,72 +113,82 @@ def index_by_id(rows: Iterable[TaskSpec]) -> Mapping[str, TaskSpec]:
     return MappingProxyType(table)
 
 
+def recall_response_steps(n: int, ordered: bool) -> int:
+    """Response of SeqOfColors (any order) and ChainOfColors (``ordered``) with ``n`` cubes, each shown for 5 steps.
+
+    The paper's T = 120 leaves 115 - 5n steps. That is too short for many cubes: the arm, which waits until the response
+    and turns a joint by at most 0.04 rad a step, needs 20 (n - 1) steps in any order and 15 n + 35 in a given one.
+    """
+    return max(115 - 5 * n, 15 * n + 35 if ordered else 20 * (n - 1))
+
+
 def _family(
     family: str,
     modes: Mapping[str, Mapping[str, Any]],
     *,
-    horizon: int | Callable[..., int],
     memory: MemoryType,
-    cue: int | Callable[..., int],
-    delay: int,
+    cue: int,
+    cues: int | Callable[..., int] = 1,
+    delay: int = 0,
+    response: int | Callable[..., int] = 0,
     oracle: str,
     oracle_shape: tuple[int, ...] | Callable[..., tuple[int, ...]],
     instruction: str,
     words: Mapping[str, str] | None = None,
     prompt: str | None = None,
-    entry_point: str | None = None,
+    entry_point: str,
+    skill: str | Mapping[str, str],
+    view: View = DEFAULT_VIEW,
+    gallery: tuple[str, View],
 ) -> Iterator[TaskSpec]:
-    """Yield a row per mode.
+    """Yield a row for each mode.
 
-    ``horizon``, ``cue`` and ``oracle_shape`` may be computed from the mode's constructor arguments; ``instruction`` may
-    name these and, as ``{words}``, the mode's own words.
+    ``cue`` is the length of each of the ``cues``. ``cues``, ``response`` and ``oracle_shape`` may be computed from the
+    mode's constructor arguments; ``instruction`` may name these and, as ``{words}``, the mode's own words. ``skill`` may
+    differ by mode. ``gallery`` is the mode that the documentation shows and the camera for it.
     """
     for mode, kwargs in modes.items():
-        steps = cue(**kwargs) if callable(cue) else cue
+        count = cues(**kwargs) if callable(cues) else cues
         yield TaskSpec(
             id=f"{family}{mode}-v0",
             family=family,
             mode=mode,
             memory=memory,
-            cue=steps,
+            cue=cue * count,
             delay=delay,
-            response=(horizon(**kwargs) if callable(horizon) else horizon) - steps - delay,
+            response=response(**kwargs) if callable(response) else response,
+            cues=count,
             oracle=oracle,
             oracle_shape=oracle_shape(**kwargs) if callable(oracle_shape) else oracle_shape,
             prompt=prompt,
             instruction=instruction.format(**kwargs, words=(words or {}).get(mode, "")),
             entry_point=entry_point,
             kwargs=kwargs,
+            skill=skill if isinstance(skill, str) else skill[mode],
+            view=view,
+            gallery=gallery[1] if mode == gallery[0] else None,
         )
 
 
 _SPEEDS = {"Slow": {"speed": "slow"}, "Medium": {"speed": "medium"}, "Fast": {"speed": "fast"}}
 _SIGNS = {"Pos": {"both_ways": False}, "PosNeg": {"both_ways": True}}
 _TURN = {"Pos": "counter-clockwise by the given angle", "PosNeg": "by the given angle, in the direction of its sign"}
+_TOUCH_SKILL = "mikasa_robo.experts.touching:TouchSkill"
+_ROTATE_SKILL = "mikasa_robo.experts.rotating:RotateSkill"
+_INTERCEPT_SKILL = "mikasa_robo.experts.intercepting:InterceptSkill"
 
 
 def _counts(*counts: int) -> dict[str, dict[str, int]]:
     return {str(n): {"n": n} for n in counts}
 
 
-def _recall_horizon(n: int) -> int:
-    """The paper's 120, or with 7 cubes 160: the robot cannot touch 7 in what 35 steps of cue and 5 of delay leave."""
-    return 120 if n <= 5 else 160
-
-
-def _ordered_recall_horizon(n: int) -> int:
-    """The paper's 120 with 3 cubes; in a given order the ways are longer: see `core.choice.paced_response`."""
-    return {3: 120, 5: 140, 7: 180}[n]
-
-
 def _rows() -> Iterator[TaskSpec]:
     yield from _family(
         "ShellGame",
         {"Touch": {"mode": "touch"}, "Push": {"mode": "push"}, "Pick": {"mode": "pick"}},
-        horizon=90,
         memory="object",
         cue=5,
-        delay=0,
+        response=85,
         oracle="mug with the ball: 0 left, 1 centre, 2 right",
         oracle_shape=(1,),
         instruction="Remember where the red ball lies before the mugs cover it, then {words}.",
@@ -151,155 +198,180 @@ def _rows() -> Iterator[TaskSpec]:
             "Pick": "lift the mug it is under off the table",
         },
         entry_point="mikasa_robo.tasks.shell_game:ShellGame",
+        skill={
+            "Touch": "mikasa_robo.experts.shells:ShellTouchSkill",
+            "Push": "mikasa_robo.experts.shells:ShellPushSkill",
+            "Pick": "mikasa_robo.experts.shells:ShellPickSkill",
+        },
+        gallery=("Pick", NEAR),
     )
     yield from _family(
         "Intercept",
         _SPEEDS,
-        horizon=90,
         memory="spatial",
         cue=90,
-        delay=0,
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
         instruction="Watch how the ball rolls and guide it so that it comes to rest in the goal disc.",
         entry_point="mikasa_robo.tasks.intercept:Intercept",
+        skill=_INTERCEPT_SKILL,
+        view=WHOLE_TABLE,
+        gallery=("Medium", WHOLE_TABLE),
     )
     yield from _family(
         "InterceptGrab",
         _SPEEDS,
-        horizon=90,
         memory="spatial",
         cue=90,
-        delay=0,
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
         instruction="Watch how the ball rolls, catch it with the gripper and lift it off the table.",
         entry_point="mikasa_robo.tasks.intercept_grab:InterceptGrab",
+        skill=_INTERCEPT_SKILL,
+        view=WHOLE_TABLE,
+        gallery=("Medium", WHOLE_TABLE),
     )
     yield from _family(
         "RotateLenient",
         _SIGNS,
-        horizon=90,
         memory="spatial",
         cue=1,
-        delay=0,
+        response=89,
         oracle="signed angle still to turn",
         oracle_shape=(1,),
         prompt="target angle",
         instruction="Remember how the peg lies at the start and turn it {words}.",
         words=_TURN,
         entry_point="mikasa_robo.tasks.rotate:RotateLenient",
+        skill=_ROTATE_SKILL,
+        gallery=("Pos", NEAR),
     )
     yield from _family(
         "RotateStrict",
         _SIGNS,
-        horizon=90,
         memory="object",
         cue=1,
-        delay=0,
+        response=89,
         oracle="signed angle still to turn",
         oracle_shape=(1,),
         prompt="target angle",
         instruction="Remember how the peg lies at the start and turn it {words}, without moving its centre away.",
         words=_TURN,
         entry_point="mikasa_robo.tasks.rotate:RotateStrict",
+        skill=_ROTATE_SKILL,
+        gallery=("PosNeg", NEAR),
     )
     yield from _family(
         "TakeItBack",
         {"": {}},
-        horizon=180,
         memory="spatial",
         cue=1,
-        delay=0,
+        response=179,
         oracle="initial position of the cube",
         oracle_shape=(3,),
         instruction="Push the green cube onto the red disc and, as soon as the disc changes colour, back to its start.",
         entry_point="mikasa_robo.tasks.take_it_back:TakeItBack",
+        skill="mikasa_robo.experts.taking_back:TakeItBackSkill",
+        gallery=("", AHEAD),
     )
     yield from _family(
         "RememberColor",
         _counts(3, 5, 9),
-        horizon=60,
         memory="object",
         cue=5,
         delay=5,
+        response=50,
         oracle="index of the true colour",
         oracle_shape=(1,),
         instruction="Remember the colour of the cube on the table, then touch the one of that colour among {n} cubes.",
         entry_point="mikasa_robo.tasks.remember_color:RememberColor",
+        skill=_TOUCH_SKILL,
+        gallery=("5", ARC),
     )
     yield from _family(
         "RememberShape",
         _counts(3, 5, 9),
-        horizon=60,
         memory="object",
         cue=5,
         delay=5,
+        response=50,
         oracle="index of the true shape",
         oracle_shape=(1,),
         instruction="Remember the shape of the object on the table, then touch the one with that shape among {n}.",
         entry_point="mikasa_robo.tasks.remember_shape:RememberShape",
+        skill=_TOUCH_SKILL,
+        gallery=("9", ARC),
     )
     yield from _family(
         "RememberShapeAndColor",
         {f"{shapes}x{colors}": {"shapes": shapes, "colors": colors} for shapes, colors in ((3, 2), (3, 3), (5, 3))},
-        horizon=60,
         memory="object",
         cue=5,
         delay=5,
+        response=50,
         oracle="index of the true shape, index of the true colour",
         oracle_shape=(2,),
         instruction="Remember the shape and the colour of the object on the table, then touch the one that has"
         " both among objects of {shapes} shapes and {colors} colours.",
         entry_point="mikasa_robo.tasks.remember_shape_and_color:RememberShapeAndColor",
+        skill=_TOUCH_SKILL,
+        gallery=("3x3", ARC),
     )
     yield from _family(
         "BunchOfColors",
         _counts(3, 5, 7),
-        horizon=120,
         memory="capacity",
         cue=5,
         delay=5,
+        response=110,
         oracle="the true colour indices",
         oracle_shape=lambda n: (n,),
         instruction="Remember the colours of the {n} cubes shown together, then touch the cubes of these colours, in"
         " any order.",
         entry_point="mikasa_robo.tasks.bunch_of_colors:BunchOfColors",
+        skill=_TOUCH_SKILL,
+        gallery=("3", NEAR),
     )
     yield from _family(
         "SeqOfColors",
         _counts(3, 5, 7),
-        horizon=_recall_horizon,
         memory="capacity",
-        cue=lambda n: 5 * n,
+        cue=5,
+        cues=lambda n: n,
         delay=5,
+        response=lambda n: recall_response_steps(n, ordered=False),
         oracle="the true colour indices, in the order shown",
         oracle_shape=lambda n: (n,),
         instruction="Remember the colours of the {n} cubes shown one after another, then touch the cubes of these"
         " colours, in any order.",
         entry_point="mikasa_robo.tasks.seq_of_colors:SeqOfColors",
+        skill=_TOUCH_SKILL,
+        gallery=("3", NEAR),
     )
     yield from _family(
         "ChainOfColors",
         _counts(3, 5, 7),
-        horizon=_ordered_recall_horizon,
         memory="sequential",
-        cue=lambda n: 5 * n,
+        cue=5,
+        cues=lambda n: n,
         delay=5,
+        response=lambda n: recall_response_steps(n, ordered=True),
         oracle="the true colour indices, in order",
         oracle_shape=lambda n: (n,),
         instruction="Remember the colours of the {n} cubes shown one after another, then touch the cubes of these"
         " colours in the same order.",
         entry_point="mikasa_robo.tasks.chain_of_colors:ChainOfColors",
+        skill=_TOUCH_SKILL,
+        gallery=("3", NEAR),
     )
 
 
 _TABLE: dict[str, TaskSpec] = dict(index_by_id(_rows()))
 CATALOG: Mapping[str, TaskSpec] = MappingProxyType(_TABLE)
-"""Every task by ID, in the order of the paper's table, then those that `add_row` brought."""
+"""Every task by ID, in the order of the paper's table, followed by those added with `add_row`."""
 
 
 def add_row(row: TaskSpec) -> None:
-    """Adds a task of the user's own. Raises ValueError where its ID is taken by another row."""
+    """Add a user's task. Raises ValueError if another row has its ID."""
     if _TABLE.setdefault(row.id, row) != row:
         raise ValueError(f"the ID {row.id!r} is taken by {_TABLE[row.id].entry_point}: choose another")

@@ -1,14 +1,14 @@
-"""Environment IDs that name the module which registers them, as Gymnasium has it: ``"module:ID"``."""
+"""Names that say which module registers them, as Gymnasium has it: ``"module:ID"``."""
 
 from __future__ import annotations
 
 import importlib
 
-__all__ = ["EnvIdError", "import_env_id", "split_env_id"]
+__all__ = ["EnvIdError", "import_env_id", "import_named_module", "split_env_id"]
 
 
 class EnvIdError(ValueError):
-    """An environment ID is malformed, or the module that it names cannot be imported."""
+    """An environment ID (or another such name) is malformed, or the module that it names cannot be imported."""
 
 
 def split_env_id(env_id: str) -> tuple[str | None, str]:
@@ -20,14 +20,7 @@ def split_env_id(env_id: str) -> tuple[str | None, str]:
     Raises:
         EnvIdError: there is more than one colon, or nothing on one side of it.
     """
-    module, colon, name = env_id.rpartition(":")
-    if not colon:
-        return None, env_id
-    if not name or not all(part.isidentifier() for part in module.split(".")):
-        raise EnvIdError(
-            f"{env_id!r} is not an environment ID: write 'ID' or 'module:ID', such as 'my_tasks:MyTask-v0'"
-        )
-    return module, name
+    return _split(env_id, "an environment ID: write 'ID' or 'module:ID', such as 'my_tasks:MyTask-v0'")
 
 
 def import_env_id(env_id: str) -> str:
@@ -38,14 +31,32 @@ def import_env_id(env_id: str) -> str:
     Raises:
         EnvIdError: ``env_id`` is malformed, or its module does not exist. What the module itself raises is not caught.
     """
-    module, name = split_env_id(env_id)
-    if module is not None:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and something that it imports is not
-            raise EnvIdError(
-                f"{env_id!r}: there is no module {error.name!r}; run this from the folder that holds it, or install it"
-            ) from error
+    return _import(env_id, *split_env_id(env_id))
+
+
+def import_named_module(name: str, kind: str) -> str:
+    """`import_env_id` for another ``kind`` of name, such as ``"an algorithm"``."""
+    return _import(name, *_split(name, f"{kind}: write 'NAME' or 'module:NAME'"))
+
+
+def _split(text: str, expected: str) -> tuple[str | None, str]:
+    module, colon, name = text.rpartition(":")
+    if not colon:
+        return None, text
+    if not name or not all(part.isidentifier() for part in module.split(".")):
+        raise EnvIdError(f"{text!r} is not {expected}")
+    return module, name
+
+
+def _import(text: str, module: str | None, name: str) -> str:
+    if module is None:
+        return name
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise EnvIdError(
+            f"{text!r}: there is no module {error.name!r}; run this from the folder that holds it, or install it"
+        ) from error
     return name

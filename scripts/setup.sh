@@ -74,7 +74,7 @@ fi
 why_no_driver=""
 install_driver() {
   if compgen -G '/usr/share/vulkan/icd.d/nvidia*.json' >/dev/null || compgen -G '/etc/vulkan/icd.d/nvidia*.json' >/dev/null; then
-    why_no_driver="the GPU has a Vulkan driver of its own, which does not draw; mend or update that driver"
+    why_no_driver="the GPU has a Vulkan driver of its own, which does not draw; fix or update that driver"
     return 1
   fi
   if ! command -v apt-get >/dev/null; then

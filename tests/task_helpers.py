@@ -28,8 +28,24 @@ N = 8
 HIDDEN_HEIGHT = 110.0
 """An object that is farther away than this, m, is behind the far plane (100 m) of every camera over the table."""
 
-if not mikasa_robo.TASKS:
-    raise AssertionError("no task is registered: every test over TASKS would pass without testing anything")
+
+def one_id_per_mechanic() -> tuple[str, ...]:
+    """The first ID of each combination of class and skill: the IDs of a family else differ in numbers only."""
+    rows = [CATALOG[env_id] for env_id in mikasa_robo.TASKS]
+    first = {(row.family, row.entry_point, row.skill): row.id for row in reversed(rows)}
+    return tuple(row.id for row in rows if row.id in first.values())
+
+
+def one_id_per_family() -> tuple[str, ...]:
+    """The first ID of each family."""
+    first = {CATALOG[env_id].family: env_id for env_id in reversed(mikasa_robo.TASKS)}
+    return tuple(env_id for env_id in mikasa_robo.TASKS if env_id in first.values())
+
+
+MECHANICS = one_id_per_mechanic()
+FAMILIES = one_id_per_family()
+if len(MECHANICS) < 14 or len(FAMILIES) < 12:
+    raise AssertionError(f"tests over {MECHANICS} and {FAMILIES} would pass without testing the suite")
 
 
 def make(task_id: str, num_envs: int, **kwargs: Any) -> Env:

@@ -33,6 +33,14 @@ def run_script(name: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are too slow to run here, too: what they import may be renamed."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a script, which imports its neighbours
+    assert importlib.import_module(path.stem).__doc__
+
+
+@pytest.mark.slow
 def test_task_speed_runs_and_writes_a_row_for_each_id(tmp_path: Path) -> None:
     few = ["--num-envs", "1", "3", "--rounds", "2", "--steps", "3", "--warm-up", "4"]
     files = {"csv": tmp_path / "new" / "speed.csv", "markdown": tmp_path / "speed.md"}

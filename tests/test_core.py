@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS
 from mikasa_robo.core import rewards, state
-from mikasa_robo.core.choice import ChoiceState, advance_choice, choice_layout, sample_choice
+from mikasa_robo.core.choice import ChoiceState, choice_layout, sample_choice, update_choice
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE, DELAY, PHASES, RESPONSE, Timeline
 from mikasa_robo.core.sampling import (
@@ -534,7 +534,7 @@ def test_choice_episodes_and_where_things_stand(n: int) -> None:
     assert chi_square_p(torch.bincount(ranks, minlength=n)) > 1e-4
 
     phase = torch.arange(N) % 3
-    visible, poses = choice_layout(s, torch.zeros(N, dtype=torch.int64), phase, 5, "together")
+    visible, poses = choice_layout(s, torch.zeros(N, dtype=torch.int64), phase, 5, "simultaneous")
     assert visible.shape == (N, n)
     assert poses.shape == (N, n, 7)
     for i in range(N):
@@ -559,16 +559,16 @@ def test_choice_ledger_of_a_thousand_environments() -> None:
     wrong = torch.nn.functional.one_hot((fresh().target[:, 0] + 1) % 3, 3).to(torch.bool)
     for touching, counted, mistaken in ((wanted, True, False), (wrong, False, True), (wanted | wrong, True, True)):
         s = fresh()
-        advance_choice(s, touching, yes, ordered=False)
+        update_choice(s, touching, yes, ordered=False)
         assert not bool(s.counted.any() | s.mistaken.any()), "one step does not count"
-        advance_choice(s, touching, yes, ordered=False)
+        update_choice(s, touching, yes, ordered=False)
         assert torch.equal(s.counted, wanted if counted else torch.zeros_like(wanted))
         assert bool((s.mistaken == mistaken).all())
-        advance_choice(s, torch.zeros_like(touching), yes, ordered=False)
+        update_choice(s, torch.zeros_like(touching), yes, ordered=False)
         assert bool((s.mistaken == mistaken).all()), "a mistake is for good"
     s = fresh()
     for _ in range(5):
-        advance_choice(s, wanted | wrong, ~yes, ordered=False)
+        update_choice(s, wanted | wrong, ~yes, ordered=False)
     assert not bool(s.counted.any() | s.mistaken.any() | s.held.any()), "touches outside the response never count"
 
 

@@ -55,9 +55,9 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     found = {check.name: check for check in checks}
     assert len(found) == len(checks)
     for check in checks:
-        assert (check.mend is None) is check.ok, f"{check}: what is missing has one line that mends it, nothing else"
+        assert (check.fix is None) is check.ok, f"{check}: what is missing has one line that fixes it, nothing else"
         assert "\n" not in check.found
-        assert check.mend is None or "\n" not in check.mend
+        assert check.fix is None or "\n" not in check.fix
     return found
 
 
@@ -84,10 +84,10 @@ def test_a_machine_without_vulkan_can_do_everything_but_draw() -> None:
     assert report["works"] is True
     checks = by_name([Check(**check) for check in report["checks"]])
     assert checks["state mode"].ok
-    assert not checks["drawing on CPU"].ok
-    assert "vk::" in checks["drawing on CPU"].found
-    assert "mesa-vulkan-drivers" in str(checks["drawing on CPU"].mend)
-    assert checks["Vulkan drivers"].mend == "unset VK_DRIVER_FILES"
+    assert not checks["rendering on CPU"].ok
+    assert "vk::" in checks["rendering on CPU"].found
+    assert "mesa-vulkan-drivers" in str(checks["rendering on CPU"].fix)
+    assert checks["Vulkan drivers"].fix == "unset VK_DRIVER_FILES"
     version = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     assert checks["Python"].found.startswith(version)
     assert "sapien 3." in checks["packages"].found
@@ -112,7 +112,7 @@ def test_a_crash_is_a_finding(python: MakePython, capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     checks = by_name([Check(**check) for check in report["checks"]])
     assert report["works"] is False
-    assert [checks[name].ok for name in ("torch and SAPIEN", "drawing on CPU", "state mode")] == [False] * 3
+    assert [checks[name].ok for name in ("torch and SAPIEN", "rendering on CPU", "state mode")] == [False] * 3
 
 
 def test_a_check_that_hangs_is_a_finding(python: MakePython, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,14 +132,14 @@ def test_a_gpu_is_used_only_where_nothing_must_be_downloaded(python: MakePython,
         (folder / "libPhysXGpu_64.so").touch()
     checks = by_name(examine())
     assert checks["CUDA"].found == "12.6, NVIDIA H200"
-    assert checks["drawing on GPU"].ok
+    assert checks["rendering on GPU"].ok
     assert checks["PhysX GPU library"].ok is library
     assert ("state mode on GPU" in checks) is library
     assert checks["state mode"].ok
     if not library:
-        mend = str(checks["PhysX GPU library"].mend)
-        assert "https://github.com/sapien-sim/physx-precompiled/releases/download/105.1-test/linux" in mend
-        assert str(folder) in mend
+        fix = str(checks["PhysX GPU library"].fix)
+        assert "https://github.com/sapien-sim/physx-precompiled/releases/download/105.1-test/linux" in fix
+        assert str(folder) in fix
         assert not folder.exists(), "nothing is made"
 
 
@@ -165,7 +165,7 @@ def test_why_there_is_no_cuda(facts: dict[str, Any], found: str) -> None:
     check = doctor._cuda(facts)
     assert not check.ok
     assert found in check.found
-    assert "NVIDIA GPU only" in str(check.mend)
+    assert "NVIDIA GPU only" in str(check.fix)
 
 
 def test_a_sapien_that_cannot_use_threads_is_told() -> None:
@@ -186,7 +186,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check = doctor._packages()
     assert not check.ok
     assert "sapien is missing" in check.found
-    assert str(check.mend).endswith("-m pip install sapien")
+    assert str(check.fix).endswith("-m pip install sapien")
 
 
 def test_the_drivers_are_those_that_the_loader_reads(tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ def test_the_drivers_are_those_that_the_loader_reads(tmp_path: Path) -> None:
     assert str(two) in both.found
     gone = doctor._vulkan_drivers({"VK_ICD_FILENAMES": "/nonexistent.json"})
     assert not gone.ok
-    assert gone.mend == "unset VK_ICD_FILENAMES"
+    assert gone.fix == "unset VK_ICD_FILENAMES"
 
 
 def test_a_cache_that_cannot_be_written_to_is_told_and_none_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     bad = doctor._writable("MIKASA cache", tmp_path / "file" / "deeper", "MIKASA_CACHE")
     assert not bad.ok
-    assert bad.mend == "export MIKASA_CACHE=/a/folder/of/yours"
+    assert bad.fix == "export MIKASA_CACHE=/a/folder/of/yours"
     assert doctor._writable("MIKASA cache", tmp_path / "new" / "deeper", "MIKASA_CACHE").ok
     assert not (tmp_path / "new").exists()
 

@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 from test_ppo_mlp import ReachEnv, small
+from tool_helpers import OWN_ID, OWN_MODULE, own_task, save_untrained
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError
 from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.tools import report as report_module
+from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints
 from mikasa_robo.tools.evaluate import main as eval_main
 from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
 from mikasa_robo.tools.report import collect, learning_curve, write_report
 from mikasa_robo.tools.report import main as report_main
+
+__all__ = ["own_task"]  # a fixture
 
 Factory = Callable[[int, str | None], Any]
 
@@ -149,7 +154,7 @@ def test_a_policy_with_memory_is_played_in_mikasa_base(recurrent: Path, tmp_path
     [
         ({"seeds": (1, 2), "protocol": "paper"}, r"--checkpoint names 2: --protocol paper takes 3"),
         ({"seeds": (1, 2, 3), "protocol": "paper", "episodes": 100}, r"--episodes 100: --protocol paper plays 16"),
-        ({"seeds": (1, 1)}, r"both trained with the seed 1"),
+        ({"seeds": (1, 1)}, r"both were trained with the seed 1"),
         ({"seeds": ()}, r"--checkpoint names no file"),
         ({"seeds": (1,), "episodes": 0}, r"--episodes 0 .* at least 1"),
         ({"seeds": (1,), "num_envs": 0}, r"--num-envs 0 .* at least 1"),
@@ -161,13 +166,13 @@ def test_what_cannot_be_evaluated_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     args = Args(checkpoints(runs, *changes.pop("seeds")), **changes)
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(OptionError, match=message):
         evaluate_checkpoints(args, make_factory=reach)
     assert not list(tmp_path.iterdir())
 
 
 def test_different_tasks_are_not_averaged(runs: Path, recurrent: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"is of RememberColor3-v0 and .* of MemoryLengthEasy-v0"):
+    with pytest.raises(OptionError, match=r"has env_id RememberColor3-v0, and .* has MemoryLengthEasy-v0"):
         evaluate_checkpoints(Args((*checkpoints(runs, 1), recurrent), out=tmp_path / "e.json"), make_factory=reach)
 
 
@@ -180,6 +185,38 @@ def test_no_file_is_overwritten_and_no_code_is_run(runs: Path, tmp_path: Path) -
         evaluate_checkpoints(Args((kept,), out=tmp_path / "e.json"), make_factory=reach)
     assert kept.read_text() == "mine"
     assert eval_main(["--checkpoint", str(tmp_path / "nothing.pt"), "--out", str(tmp_path / "e.json")]) == 2
+
+
+def test_a_task_of_ones_own_is_evaluated_once_its_module_is_named(
+    own_task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_untrained(tmp_path / "policy.pt", OWN_ID, 40, OWN_MODULE, env_kwargs=("response_steps=2",))
+    argv = ["--checkpoint", str(path), "--episodes", "2", "--out", str(tmp_path / "e.json")]
+    assert eval_main(argv) == 2
+    assert f"add --env-id {own_task}" in capsys.readouterr().err
+    assert OWN_MODULE not in sys.modules, "a checkpoint is not trusted to name what is imported"
+    assert eval_main([*argv, "--env-id", "RememberColor3-v0"]) == 2
+    assert f"{path} was trained on {OWN_ID}" in capsys.readouterr().err
+    assert eval_main([*argv, "--env-id", own_task]) == 0
+    content = json.loads((tmp_path / "e.json").read_text())
+    assert content["env_id"] == OWN_ID
+    assert content["runs"][0]["episodes"]["lengths"] == [12, 12]
+    (run,) = collect([tmp_path / "e.json"]).runs
+    assert run.env_id == f"{OWN_ID} response_steps=2"
+
+
+def test_the_backend_is_that_of_training_unless_another_is_asked_for(runs: Path, tmp_path: Path) -> None:
+    asked = []
+
+    def factory(args: CommonArgs) -> Factory:
+        asked.append(args.sim_backend)
+        return ReachEnv
+
+    few = {"episodes": 1, "num_envs": 1}
+    evaluate_checkpoints(Args(checkpoints(runs, 1), out=tmp_path / "a.json", **few), make_factory=factory)
+    told = Args(checkpoints(runs, 1), out=tmp_path / "b.json", sim_backend="physx_cpu", **few)
+    assert evaluate_checkpoints(told, make_factory=factory)["settings"]["sim_backend"] == "physx_cpu"
+    assert asked == ["auto", "physx_cpu"]
 
 
 # ---- mikasa report ------------------------------------------------------------------------------------------------------
@@ -204,9 +241,9 @@ def test_the_report_of_three_runs(runs: Path, tmp_path: Path, capsys: pytest.Cap
     for name in ("curves-success.png", "curves-return.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
         assert name in (out / "report.md").read_text()
-    assert "Not as it should be" not in (out / "report.md").read_text()
+    assert "## Problems" not in (out / "report.md").read_text()
     assert report_main([str(runs), "--out", str(out)]) == 2
-    assert "report.md exists" in capsys.readouterr().err
+    assert "already contains report.md, runs.csv" in capsys.readouterr().err
 
 
 def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, tmp_path: Path) -> None:
@@ -222,7 +259,7 @@ def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, t
     collection = collect([tmp_path / "runs", tmp_path / "runs" / "other.json", tmp_path / "runs" / "whole"])
     assert sorted(run.seed for run in collection.runs) == [1, 2]
     problems = {path.name: why for path, why in collection.problems}
-    assert "no final_eval.json; progress.csv ends at step 1,920; can go on with --resume" in problems["unfinished"]
+    assert "no final_eval.json; progress.csv ends at step 1,920; continue it with --resume" in problems["unfinished"]
     assert "final_eval.json cannot be read" in problems["torn"]
     assert "lacks 'seed'" in problems["lacking"]
     assert "not in the curves" in problems["curveless"]
@@ -257,20 +294,20 @@ def test_a_report_says_in_what_runs_differ_and_what_cannot_be_averaged(runs: Pat
         (folder / "final_eval.json").write_text(json.dumps(content))
     collection = collect([tmp_path / "runs"])
     text = write_report(collection, tmp_path / "report").read_text()
-    assert "Runs of ppo-mlp on `A-v0` differ in learning_rate, and are counted together." in text
+    assert "Runs of ppo-mlp on `A-v0` differ in learning_rate. They are averaged all the same." in text
     assert "on `B-v0` differ" not in text
     row = cells(tmp_path / "report" / "report.md", "ppo-mlp | 2")
     assert row[2] == "2"
     assert row[3].startswith("37.5%")  # the mean of 0, 1/4, 1/2, 3/4
     collection.runs = [run for run in collection.runs if run.seed]
     text = write_report(collection, tmp_path / "fewer").read_text()
-    assert "no figure over its 2 tasks, as there is unequal numbers of runs (1, 2)" in text
+    assert "no mean over its 2 tasks, because there is a different number of runs for each (1, 2)" in text
 
 
 def test_nothing_found_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert report_main([str(tmp_path / "empty"), "--out", str(tmp_path / "report")]) == 1
-    assert "no run and no evaluation in it" in capsys.readouterr().out
+    assert "contains no run and no evaluation" in capsys.readouterr().out
     assert report_main([str(tmp_path / "nowhere"), "--out", str(tmp_path / "other")]) == 2
     assert "nowhere does not exist" in capsys.readouterr().err
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from task_helpers import base, make
+from task_helpers import MECHANICS, base, make
 from torch import Tensor
 
 import mikasa_robo
 from benchmarks import memory_need
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts import policies
 from mikasa_robo.experts.arm import Arm, facing_down, quaternion_product, rotation_vector
 from mikasa_robo.experts.evaluation import Outcome, evaluate
-from mikasa_robo.experts.policies import Forgetful
+from mikasa_robo.experts.makers import PolicyName, policy_maker
+from mikasa_robo.experts.policies import OBS_MODE, Expert, WindowMemory
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import look
 from mikasa_robo.tools import expert as command
-from mikasa_robo.tools.expert import PolicyName, policy_maker
 
 EPISODES = 50
-CHOICES = [i for i in mikasa_robo.TASKS if memory_need.chance(CATALOG[i]) is not None]
+CHOICES = [env_id for env_id in MECHANICS if memory_need.chance(CATALOG[env_id]) is not None]
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +42,54 @@ def run(env_id: str, policy: PolicyName, episodes: int = EPISODES, k: int = 1000
     return evaluate(env_id, policy_maker(policy, k), episodes, num_envs=episodes, seed=7, **kwargs)
 
 
-# ---------------------------------------------------------------------- every task
-def test_every_task_has_an_expert() -> None:
-    assert len(mikasa_robo.TASKS) == 32
-    assert [env_id for env_id in mikasa_robo.TASKS if not has_skill(env_id)] == []
+# ---------------------------------------------------------------------- every mechanic
+def test_a_row_without_a_skill_has_no_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(has_skill(env_id) for env_id in mikasa_robo.TASKS)
+    assert not has_skill("Nothing-v0")
+    row = replace(CATALOG["RememberColor3-v0"], skill=None)
+    monkeypatch.setattr("mikasa_robo.experts.registry.CATALOG", {row.id: row})
+    assert not has_skill(row.id)
+    with pytest.raises(KeyError, match=r"RememberColor3-v0 has no expert: .*skill='module:Class'"):
+        make_skill(row.id, base(make(row.id, 2)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", mikasa_robo.TASKS)
-def test_the_expert_is_within_five_points_of_its_goal(env_id: str) -> None:
-    outcome = run(env_id, "expert")
-    assert outcome.rate >= memory_need.goal(CATALOG[env_id]) - 0.05, outcome
+@pytest.mark.parametrize("env_id", MECHANICS)
+@torch.no_grad()
+def test_the_expert_reaches_its_goal_and_the_reward_rises_along_its_path(env_id: str) -> None:
+    """50 episodes of fixed seeds.
+
+    The success rate is at most five points below the goal: an expert exactly at a goal of 99 % would pass with a
+    probability of 99.8 %. From the response on the reward is higher in each third of the way; it is 1 exactly at success.
+    """
+    env = make(env_id, EPISODES, obs_mode=OBS_MODE)
+    task = base(env)
+    expert = Expert(make_skill(env_id, task))
+    obs, info = env.reset(seed=7)
+    expert.reset()
+    rewards: list[Tensor] = []
+    success: list[Tensor] = []
+    over = torch.zeros(EPISODES, dtype=torch.bool)
+    while not bool(over.all()) and len(rewards) < task.horizon:
+        obs, reward, _, _, info = env.step(expert.act(obs, info))
+        rewards.append(reward)
+        success.append(info["success"])
+        over |= info["success"] | info["fail"]
+    start = task.timeline.response_start
+    env.close()
+    reward, won = torch.stack(rewards), torch.stack(success)  # (T, N)
+    assert torch.equal(reward == 1, won)
+    rate = float(won.any(dim=0).to(torch.float32).mean())
+    assert rate >= memory_need.goal(CATALOG[env_id]) - 0.05, rate
+    ends = won.to(torch.int8).argmax(dim=0)
+    thirds = torch.stack(
+        [
+            torch.stack([part.mean() for part in reward[start : int(ends[i]), i].tensor_split(3)])
+            for i in won.any(dim=0).nonzero().flatten()
+        ]
+    )
+    mean = thirds.mean(dim=0)
+    assert float(mean[0]) < float(mean[1]) < float(mean[2]), mean
+    assert float((thirds[:, 2] > thirds[:, 0]).to(torch.float32).mean()) > 0.85, thirds
 
 
 def upper_bound(p: float, n: int, tail: float = 1e-4) -> int:
@@ -63,33 +102,32 @@ def upper_bound(p: float, n: int, tail: float = 1e-4) -> int:
     return 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("env_id", CHOICES)
 def test_without_memory_there_is_only_chance(env_id: str) -> None:
     chance = memory_need.chance(CATALOG[env_id])
     assert chance is not None
-    outcome = run(env_id, "memoryless")
+    outcome = run(env_id, "memoryless", 32)
     assert outcome.successes <= upper_bound(chance, outcome.episodes), outcome
     assert outcome.successes + outcome.failures > 0.9 * outcome.episodes, "most did not even try"
 
 
 @pytest.mark.parametrize("env_id", ["RememberColor3-v0", "ShellGamePick-v0", "SeqOfColors3-v0", "ChainOfColors3-v0"])
 def test_a_memory_of_what_was_seen_is_as_good_as_the_oracle(env_id: str) -> None:
-    assert run(env_id, "forgetful", 16).successes >= 15
+    assert run(env_id, "window", 16).successes >= 15
 
 
 @pytest.mark.parametrize("env_id", ["RotateStrictPos-v0", "TakeItBack-v0"])
 def test_what_is_handled_may_be_hidden_for_a_while(env_id: str) -> None:
     """The hand keeps out of the place where it will stand again; and what stands there again was not moved."""
     assert run(env_id, "expert", 16, delay_steps=20).successes >= 15
-    assert run(env_id, "forgetful", 16, delay_steps=20).successes >= 15
+    assert run(env_id, "window", 16, delay_steps=20).successes >= 15
 
 
 def test_a_sweep_is_a_guess_unless_mistakes_are_ignored() -> None:
-    swept = run("RememberColor3-v0", "sweeper")
+    swept = run("RememberColor3-v0", "exhaustive")
     assert swept.successes <= upper_bound(1 / 3, EPISODES)
     assert swept.successes + swept.failures >= 0.9 * EPISODES
-    free = run("RememberColor3-v0", "sweeper", on_mistake="ignore", response_steps=80)
+    free = run("RememberColor3-v0", "exhaustive", on_mistake="ignore", response_steps=80)
     assert free.rate > 0.9, free
     assert free.failures == 0
 
@@ -98,10 +136,23 @@ def test_a_sweep_is_a_guess_unless_mistakes_are_ignored() -> None:
 def test_a_posture_serves_as_a_memory_unless_the_arm_is_held(env_id: str) -> None:
     chance = memory_need.chance(CATALOG[env_id])
     assert chance is not None
-    assert run(env_id, "embodied").rate > 0.9
-    held = run(env_id, "embodied", arm="held")
-    assert held.successes <= upper_bound(chance, EPISODES), held
-    assert run(env_id, "expert", arm="held").rate > 0.94
+    assert run(env_id, "posture", 24).successes >= 22
+    held = run(env_id, "posture", 24, arm="held")
+    assert held.successes <= upper_bound(chance, held.episodes), held
+    assert run(env_id, "expert", 24, arm="held").successes >= 23
+
+
+def test_published_names_of_policies_go_on_working() -> None:
+    env = make("RememberColor3-v0", 2, obs_mode=OBS_MODE)
+    skill = make_skill("RememberColor3-v0", base(env))
+    pairs: list[tuple[PolicyName, PolicyName]] = [
+        ("forgetful", "window"),
+        ("sweeper", "exhaustive"),
+        ("embodied", "posture"),
+    ]
+    for old, new in pairs:
+        assert type(policy_maker(old)(skill)) is type(policy_maker(new)(skill))
+    env.close()
 
 
 def test_random_actions_do_not_succeed() -> None:
@@ -109,18 +160,18 @@ def test_random_actions_do_not_succeed() -> None:
 
 
 # ---------------------------------------------------------------------- memory
-def test_a_forgetful_policy_forgets_what_is_older_than_k_views() -> None:
+def test_a_window_memory_forgets_what_is_older_than_k_views() -> None:
     env = make("ChainOfColors3-v0", 4, obs_mode="objects")
     task = base(env)
     skill = make_skill("ChainOfColors3-v0", task)
-    whole, short = Forgetful(skill, k=100), Forgetful(skill, k=9)
+    whole, short = WindowMemory(skill, k=100), WindowMemory(skill, k=9)
     obs, info = env.reset(seed=1)
     whole.reset()
     short.reset()
     target = task.task_state.target.to(torch.float32)
     for t in range(21):
         view = look(obs, len(task.objects))
-        remembered, recent = whole.content(view, info), short.content(view, info)
+        remembered, recent = whole.cue(view, info), short.cue(view, info)
         if t >= 10:
             assert torch.equal(remembered, target)
         if t == 14:  # the views of t = 5…14 show the second and the third
@@ -132,7 +183,7 @@ def test_a_forgetful_policy_forgets_what_is_older_than_k_views() -> None:
     env.reset(seed=2, options={"env_idx": [1]})
     whole.reset(torch.tensor([1]))
     obs, info = task.get_obs(), task.get_info()
-    remembered = whole.content(look(obs, len(task.objects)), info)
+    remembered = whole.cue(look(obs, len(task.objects)), info)
     assert torch.equal(remembered[[0, 2, 3]], target[[0, 2, 3]]), "a new episode elsewhere changed what is remembered"
     assert int(remembered[1, 2]) == int(task.task_state.target[1, 0]), "the last seen is the first of the new episode"
     env.close()
@@ -141,8 +192,16 @@ def test_a_forgetful_policy_forgets_what_is_older_than_k_views() -> None:
 def test_a_negative_memory_is_refused() -> None:
     env = make("RememberColor3-v0", 2, obs_mode="objects")
     with pytest.raises(ValueError, match="k=-1"):
-        Forgetful(make_skill("RememberColor3-v0", base(env)), k=-1)
+        WindowMemory(make_skill("RememberColor3-v0", base(env)), k=-1)
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("Forgetful", "WindowMemory"), ("Sweeper", "ExhaustiveSearch"), ("Embodied", "PostureMemory")]
+)
+def test_old_names_of_policies_work_with_a_warning(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"policies.{old} is deprecated; use .*policies.{new}"):
+        assert getattr(policies, old) is getattr(policies, new)
 
 
 # ---------------------------------------------------------------------- the arm
@@ -250,10 +309,10 @@ def test_the_sweep_finds_how_far_back_a_task_reaches(tmp_path: Path, capsys: pyt
     files = ["--markdown", str(tmp_path / "sweep.md"), "--picture", str(tmp_path / "sweep.png")]
     files += ["--csv", str(tmp_path / "sweep.csv")]
     size = ["--episodes", "16", "--num-envs", "16", "--delay", "12", "--resolution", "12"]
-    memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    memory_need.main(["--sweep", "window", "--ids", "RememberColor3-v0", *files, *size])
     assert "delay 12 k 0" in capsys.readouterr().out
     first = (tmp_path / "sweep.md").read_text()
-    memory_need.main(["--sweep", "forgetful", "--ids", "RememberColor3-v0", *files, *size])
+    memory_need.main(["--sweep", "window", "--ids", "RememberColor3-v0", *files, *size])
     assert "delay 12 k 0" not in capsys.readouterr().out, "what was measured is measured again"
     assert (tmp_path / "sweep.md").read_text() == first
     (row,) = (tmp_path / "sweep.md").read_text().splitlines()[2:]
@@ -275,7 +334,7 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
         (["--env-id", "Nothing-v0"], "Nothing-v0"),
         (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
         (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
-        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm for ever"),
+        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm"),
     ):
         assert command.main(bad) == 2
         assert named in capsys.readouterr().err

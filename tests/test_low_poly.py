@@ -112,7 +112,7 @@ def test_many_loose_triangles_are_drawn_together(tmp_path: Path) -> None:
     scene = loaded(reduce_mesh(path))
     (left,) = scene.geometry.values()
     assert 0 < len(left.faces) < 2000
-    assert np.allclose(scene.bounds, soup.bounds, atol=low_poly.CELL * 0.11)
+    assert np.allclose(scene.bounds, soup.bounds, atol=low_poly.CLUSTER_CELL * 0.11)
 
 
 # ---------------------------------------------------------------------- cache

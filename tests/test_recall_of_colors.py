@@ -16,11 +16,12 @@ from mikasa_robo.core.choice import (
     CUE_SPACING,
     ChoiceState,
     ChoiceTask,
-    advance_choice,
+    CueOrder,
     choice_layout,
     draws_of_choice,
     next_target,
     sample_choice,
+    update_choice,
 )
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.phases import CUE, DELAY, RESPONSE
@@ -42,11 +43,11 @@ def task_of(env: Env) -> ChoiceTask:
     return cast(ChoiceTask, base(env))
 
 
-def fresh(n: int = 3, offered: int = 9) -> ChoiceState:
+def fresh(n: int = 3, num_candidates: int = 9) -> ChoiceState:
     generator = torch.Generator().manual_seed(n)
-    values = torch.rand(MANY, draws_of_choice(offered, n), dtype=torch.float64, generator=generator)
+    values = torch.rand(MANY, draws_of_choice(num_candidates, n), dtype=torch.float64, generator=generator)
     u = Uniforms(values)
-    s = sample_choice(u, offered, n, torch.full((offered,), 0.02), 0.0283)
+    s = sample_choice(u, num_candidates, n, torch.full((num_candidates,), 0.02), 0.0283)
     assert u.unused == 0
     return s
 
@@ -79,7 +80,7 @@ def test_the_true_colours_are_different_and_equally_likely_at_every_place(n: int
     assert bool((s.target.sort(dim=1).values.diff(dim=1) > 0).all())
     for place in range(n):
         assert chi_square_p(torch.bincount(s.target[:, place], minlength=9)) > 1e-4
-    assert torch.equal(s.wanted.sum(dim=1), torch.full((MANY,), n))
+    assert torch.equal(s.is_target.sum(dim=1), torch.full((MANY,), n))
     assert torch.equal(s.rank.gather(1, s.target), torch.arange(n).expand(MANY, n))
 
 
@@ -88,7 +89,7 @@ def test_cubes_are_shown_side_by_side_or_one_after_another() -> None:
     s = fresh(n)
     elapsed = torch.arange(MANY) % (n * each)
     cue = torch.full((MANY,), CUE)
-    visible, poses = choice_layout(s, elapsed, cue, each, "in turn")
+    visible, poses = choice_layout(s, elapsed, cue, each, "sequential")
     assert torch.equal(visible.sum(dim=1), torch.ones(MANY, dtype=torch.int64))
     shown = visible.to(torch.int64).argmax(dim=1)
     for i in range(MANY):
@@ -96,17 +97,18 @@ def test_cubes_are_shown_side_by_side_or_one_after_another() -> None:
     row = torch.arange(MANY)
     assert torch.equal(poses[row, shown], torch.tensor([0.0, 0.0, 0.02, 1, 0, 0, 0]).expand(MANY, 7))
 
-    visible, poses = choice_layout(s, elapsed, cue, each, "together")
-    assert torch.equal(visible, s.wanted)
+    visible, poses = choice_layout(s, elapsed, cue, each, "simultaneous")
+    assert torch.equal(visible, s.is_target)
     y = poses[..., 1].gather(1, s.target)
     expected = torch.tensor([2.0, 1.0, 0.0, -1.0, -2.0]) * CUE_SPACING
     assert torch.allclose(y, expected.expand(MANY, n), rtol=0, atol=1e-6)
     assert not bool(poses[..., 0].any())
 
-    for shown_as in ("together", "in turn"):
-        visible, _ = choice_layout(s, elapsed, torch.full((MANY,), DELAY), each, shown_as)
+    orders: tuple[CueOrder, ...] = ("simultaneous", "sequential")
+    for order in orders:
+        visible, _ = choice_layout(s, elapsed, torch.full((MANY,), DELAY), each, order)
         assert not bool(visible.any())
-        visible, poses = choice_layout(s, elapsed, torch.full((MANY,), RESPONSE), each, shown_as)
+        visible, poses = choice_layout(s, elapsed, torch.full((MANY,), RESPONSE), each, order)
         assert bool(visible.all())
         assert torch.equal(poses[..., :3], s.home)
 
@@ -144,7 +146,7 @@ def test_all_have_to_be_touched_in_any_order_or_in_the_order_shown(env: Env) -> 
 
 def test_a_wrong_one_or_one_touched_twice_is_a_mistake_for_good(env: Env) -> None:
     task = task_of(env)
-    wrong = (~fresh().wanted).to(torch.int64).argmax(dim=1)
+    wrong = (~fresh().is_target).to(torch.int64).argmax(dim=1)
     for second in (wrong, fresh().target[:, 0]):
         s = fresh()
         touch(task, s, s.target[:, 0])
@@ -183,16 +185,16 @@ def test_the_next_target() -> None:
     for place in range(5):
         assert torch.equal(next_target(s, distance, ordered=True), s.target[:, place])
         nearest = next_target(s, distance, ordered=False)
-        left = s.wanted & ~s.counted
+        left = s.is_target & ~s.counted
         assert bool(left.gather(1, nearest[:, None]).all())
         smallest = torch.where(left, distance, torch.inf).amin(dim=1)
         assert torch.equal(distance.gather(1, nearest[:, None])[:, 0], smallest)
         touching = torch.nn.functional.one_hot(s.target[:, place], 9).to(torch.bool)
         for _ in range(2):
-            advance_choice(s, touching, yes, ordered=True)
+            update_choice(s, touching, yes, ordered=True)
     assert bool(s.complete.all())
     assert torch.equal(next_target(s, distance, ordered=True), s.target[:, 4])
-    assert bool(s.wanted.gather(1, next_target(s, distance, ordered=False)[:, None]).all())
+    assert bool(s.is_target.gather(1, next_target(s, distance, ordered=False)[:, None]).all())
 
 
 def test_a_touch_pays_more_than_the_way_to_the_next_one_costs(env: Env) -> None:

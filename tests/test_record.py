@@ -14,16 +14,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tool_helpers import OWN_ID, OWN_MODULE, own_task, save_untrained
 from wrapper_helpers import GREY, Canvas
 
-import mikasa_robo
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.tools import cli, gallery
-from mikasa_robo.tools.record import HOLD, Options, Player, UnsuitablePolicyError, Video, play
+from mikasa_robo.tools import cli, gallery, playing
+from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
+from mikasa_robo.tools.record import HOLD, Options
+from mikasa_robo.video import VideoWriter, tile_images, write_video
+
+__all__ = ["own_task"]  # a fixture
 
 DOCS = Path(__file__).parent.parent / "docs" / "gallery"
 ENV_ID = "RememberColor3-v0"
@@ -32,7 +36,7 @@ ENV_ID = "RememberColor3-v0"
 @pytest.fixture(scope="module")
 def canvas() -> Iterator[Any]:
     """Three environments as scripted policies want them, with a canvas for a renderer."""
-    env = Canvas(gym.make(ENV_ID, num_envs=3, obs_mode=Player("expert").obs_mode), 16, 16)
+    env = Canvas(gym.make(ENV_ID, num_envs=3, obs_mode=load_player("expert").settings.obs_mode), 16, 16)
     yield env
     env.close()
 
@@ -42,11 +46,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Environments are made without a renderer and get a canvas; gives the arguments they were asked for with."""
     asked: list[dict[str, Any]] = []
 
-    def make(env_id: str, num_envs: int, *, obs_mode: str, **kwargs: Any) -> gym.Env[Any, Any]:
-        asked.append({"num_envs": num_envs, **kwargs})
+    def make(
+        num_envs: int, render_mode: str | None, *, env_id: str, obs_mode: str, env_kwargs: dict[str, Any], **kwargs: Any
+    ) -> gym.Env[Any, Any]:
+        asked.append({"num_envs": num_envs, "render_mode": render_mode, **kwargs, **env_kwargs})
         return Canvas(gym.make(env_id, num_envs=num_envs, obs_mode=obs_mode), 128, 128)
 
-    monkeypatch.setattr(mikasa_robo, "make_env", make)
+    monkeypatch.setattr(playing, "make_training_env", make)
     return asked
 
 
@@ -54,14 +60,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--env-id", "RememberColour3-v0"], "--env-id RememberColour3-v0: there is no such task"),
-        (["--policy", "best"], "--policy best: is no file; give a checkpoint or one of expert, forgetful, memoryless"),
+        (
+            ["--env-id", "RememberColour3-v0"],
+            "--env-id RememberColour3-v0 is not registered; did you mean RememberColor3-v0",
+        ),
+        (["--policy", "best"], "--policy best is no file; give a checkpoint, or one of expert, window, memoryless"),
         (["--episodes", "0"], "--episodes 0 must be at least 1"),
         (["--seed", "-1"], "--seed -1 must be at least 0"),
         (["--size", "511"], "--size 511 must be an even number of pixels from 128 to 2048"),
-        (["--overlay", "all", "step"], "--overlay all step: give all, none or some of task, step, reward, terms"),
+        (["--overlay", "all", "step"], "--overlay all step: give all, none, or some of task, step, reward, terms"),
         (["--overlay", "step", "step"], "--overlay step step: give all"),
-        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for ever"),
+        (["--env-id", "PickCube-v1"], "PickCube-v1 has no scripted policy; give a checkpoint file"),
+        (["--env-id", "no_such:Mine-v0"], "there is no module 'no_such'"),
+        (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for the whole episode"),
     ],
 )
 def test_a_wrong_option_is_named_before_anything_is_made(
@@ -82,9 +93,21 @@ def test_videos_that_exist_are_kept(tiled: bool, tmp_path: Path, capsys: pytest.
     taken.write_text("mine")
     argv = ["--policy", "random", "--episodes", "2", "--seed", "5", *(["--tiled"] if tiled else [])]
     assert cli.main(["record", "--env-id", ENV_ID, *argv, "--out", str(tmp_path)]) == 2
-    assert f"holds {taken} already: choose another folder" in capsys.readouterr().err
+    assert f"already contains {taken.name}; choose another folder" in capsys.readouterr().err
     assert taken.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [taken]
+
+
+def test_a_bad_folder_is_named_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for command in (["record", "--env-id", ENV_ID], ["gallery"]):
+        assert cli.main([*command, "--out", str(tmp_path / "file" / "videos")]) == 2
+        assert f"{tmp_path / 'file'} is a file, not a folder" in capsys.readouterr().err
+
+
+def test_the_videos_of_a_task_of_ones_own_are_named_without_its_module() -> None:
+    options = Options("examples.point_back:PointBack-v0", policy="runs/final.pt", episodes=1)
+    assert [path.as_posix() for path in options.files()] == ["videos/PointBack-v0_final_seed0.mp4"]
 
 
 def test_a_checkpoint_gives_its_name_to_the_videos() -> None:
@@ -103,27 +126,27 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Path, capsys: pytest.Ca
 
 # ---------------------------------------------------------------------- playing
 def test_an_episode_is_drawn_until_it_is_over(canvas: Any) -> None:
-    frames = list(play(canvas, Player("expert"), [0, 1, 2]))
-    assert all(frame.pictures.shape == (3, 16, 16, 3) and (frame.pictures == GREY).all() for frame in frames)
+    frames = list(play(canvas, load_player("expert"), [0, 1, 2]))
+    assert all(frame.images.shape == (3, 16, 16, 3) and (frame.images == GREY).all() for frame in frames)
     running = np.stack([frame.running for frame in frames])
     lengths = running.sum(axis=0) - 1  # the reset is drawn, too
     assert (running == (np.arange(len(frames))[:, None] <= lengths)).all(), "once over, an episode stays over"
     assert frames[-1].success.all()
     assert not frames[0].success.any()
     assert 10 < lengths.min() < lengths.max() == len(frames) - 1 < 60
-    (last,) = play(canvas, Player("expert"), [0, 1, 2], every=0)
+    (last,) = play(canvas, load_player("expert"), [0, 1, 2], every=0)
     assert last.success.all()
-    assert last.pictures.size == 0
-    sparse = list(play(canvas, Player("expert"), [0, 1, 2], every=5))
+    assert last.images.size == 0
+    sparse = list(play(canvas, load_player("expert"), [0, 1, 2], every=5))
     times = {0, *range(5, len(frames), 5), *lengths.tolist()}
     assert len(sparse) == len(times), "every fifth, and the end of each episode"
     assert (sparse[-1].running == frames[-1].running).all()
 
 
 def test_the_seeds_name_the_episodes(canvas: Any) -> None:
-    (first,) = play(canvas, Player("memoryless"), [7, 8, 9], every=0)
+    (first,) = play(canvas, load_player("memoryless"), [7, 8, 9], every=0)
     target = canvas.unwrapped.task_state.target[:, 0].tolist()
-    (_,) = play(canvas, Player("memoryless"), [9, 7, 8], every=0)
+    (_,) = play(canvas, load_player("memoryless"), [9, 7, 8], every=0)
     assert canvas.unwrapped.task_state.target[:, 0].tolist() == [target[2], *target[:2]]
     assert len(first.success) == 3
 
@@ -136,27 +159,29 @@ def test_a_checkpoint_acts_and_must_fit(
     path = tmp_path / "policy.pt"
     torch.manual_seed(0)
     network = ActorCritic(wanted, 8, (16,))
-    trained = ppo_mlp.Args(env_id=ENV_ID).plain()
-    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
-    player = Player(str(path))
-    assert player.obs_mode == "state"
+    trained = ppo_mlp.Args(env_id=ENV_ID)
+    save_policy(path, network, trained, 0)
+    player = load_player(str(path))
+    assert player.settings.obs_mode == "state"
     obs, info = env.reset(seed=0)
-    assert torch.equal(player.begin(env)(obs, info), network.eval().act(obs))
+    assert torch.equal(player.start(env)(obs, info), network.eval().act(obs))
     (last,) = play(env, player, [0, 1], every=0)
     assert not last.running.any()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=trained)
-    with pytest.raises(UnsuitablePolicyError, match=f"maps {wanted + 1} numbers to 8, {ENV_ID} needs {wanted} to 8"):
-        Player(str(path)).begin(env)
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), trained, 0)
+    with pytest.raises(
+        UnsuitablePolicyError, match=f"maps {wanted + 1} numbers to 8, and {ENV_ID} needs {wanted} to 8"
+    ):
+        load_player(str(path)).start(env)
     env.close()
     made.clear()
     argv = ["--policy", str(path), "--size", "128", "--out", str(tmp_path / "videos")]
     assert cli.main(["record", "--env-id", ENV_ID, *argv]) == 2
-    assert "it was trained on another task" in capsys.readouterr().err
+    assert "the policy was trained on" in capsys.readouterr().err
     assert len(made) == 1
     assert "arm" not in made[0]
     assert not (tmp_path / "videos").exists()
-    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7")).plain()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=own)
+    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7"))
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), own, 0)
     for words, arm in (([], "held"), (["--arm", "free"], "free")):
         made.clear()
         assert cli.main(["record", "--env-id", ENV_ID, *argv, *words]) == 2
@@ -169,22 +194,57 @@ def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: P
     path = tmp_path / "policy.pt"
     network = RecurrentActorCritic(layout, 8, (16,), 8, (16,))
     torch.nn.init.normal_(network.actor[-1].weight)
-    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos").plain()
-    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
-    player = Player(str(path))
-    assert player.obs_mode == "objects+joints"
+    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos")
+    save_policy(path, network, trained, 0)
+    player = load_player(str(path))
+    assert player.settings.obs_mode == "objects+joints"
     obs, info = env.reset(seed=0)
-    act = player.begin(env)
+    act = player.start(env)
     first, second = act(obs, info), act(obs, info)
     assert not torch.equal(first, second), "it does not remember"
-    assert torch.equal(player.begin(env)(obs, info), first), "an episode begins with the memory of another"
+    assert torch.equal(player.start(env)(obs, info), first), "an episode begins with the memory of another"
     (last,) = play(env, player, [0, 1], every=0)
     assert not last.running.any()
     env.close()
     flat: Any = gym.make(ENV_ID, num_envs=2, obs_mode="joints")
-    with pytest.raises(UnsuitablePolicyError, match="trained on another task"):
-        player.begin(flat)
+    with pytest.raises(UnsuitablePolicyError, match="the policy was trained on"):
+        player.start(flat)
     flat.close()
+
+
+# ---------------------------------------------------------------------- tasks of others
+def test_a_task_of_ones_own_is_recorded_by_its_module(
+    own_task: str, made: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = save_untrained(tmp_path / "policy.pt", OWN_ID, 40, OWN_MODULE, sim_backend="physx_cpu")
+    argv = ["record", "--episodes", "1", "--size", "128", "--out", str(tmp_path / "videos")]
+    assert cli.main([*argv, "--env-id", own_task]) == 2
+    assert f"{OWN_ID} has no scripted policy" in capsys.readouterr().err
+    assert cli.main([*argv, "--env-id", own_task, "--policy", str(policy)]) == 0
+    assert [path.name for path in (tmp_path / "videos").iterdir()] == [f"{OWN_ID}_policy_seed0.mp4"]
+    assert made[0]["sim_backend"] == "physx_cpu", "as the policy was trained"
+
+
+def test_a_task_of_maniskill_is_recorded_with_the_overlays_that_fit(
+    made: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = save_untrained(tmp_path / "policy.pt", "PickCube-v1", 42)
+    argv = ["record", "--env-id", "PickCube-v1", "--policy", str(policy), "--size", "128", "--episodes", "1"]
+    for overlay in ("task", "terms"):
+        assert cli.main([*argv, "--overlay", overlay, "--out", str(tmp_path / "none")]) == 2
+        said = f"--overlay {overlay} is for MIKASA's tasks; for PickCube-v1 use step, reward or none"
+        assert said in capsys.readouterr().err
+    assert cli.main([*argv, "--arm", "held", "--out", str(tmp_path / "none")]) == 2
+    assert "--arm held is for MIKASA's tasks" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert cli.main([*argv, "--out", str(tmp_path / "videos")]) == 0
+    (path,) = (tmp_path / "videos").iterdir()
+    assert capsys.readouterr().out == f"{path}: no success in 50 steps\n"
+    film = imageio.imread(path).astype(int)
+    assert len(film) == 51 + HOLD
+    assert (np.abs(film[:, :16, :40] - GREY) > 60).mean() > 0.5, "the step is written at the top"
+    assert (np.abs(film[:, -16:, :40] - GREY) > 60).mean() > 0.5, "and the reward at the bottom"
+    assert "pose" not in made[-1]["human_render_camera_configs"], "the camera is the task's own"
 
 
 # ---------------------------------------------------------------------- files
@@ -192,14 +252,12 @@ def picture(shade: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.full((64, 96, 3), shade, dtype=np.uint8)
 
 
-def test_a_video_is_there_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_video_is_there_once_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
-    video = Video(path)
-    for shade in (0, 100, 200):
-        video.add(picture(shade))
-    assert not path.exists()
-    video.finish()
-    video.discard()
+    with VideoWriter(path, hold=20) as video:
+        for shade in (0, 100, 200):
+            video.add(picture(shade))
+        assert not path.exists()
     assert list(tmp_path.iterdir()) == [path]
     film = imageio.imread(path)
     assert film.shape == (3 + 20, 64, 96, 3)
@@ -207,23 +265,40 @@ def test_a_video_is_there_once_it_is_whole(tmp_path: Path) -> None:
     assert np.abs(means - [0, 100, *[200] * 21]).max() < 6
 
 
-def test_a_video_never_takes_the_name_of_another_file(tmp_path: Path) -> None:
+def test_a_video_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def images() -> Iterator[Any]:
+        yield picture(0)
+        raise RuntimeError("the policy failed")
+
+    with pytest.raises(RuntimeError, match="the policy failed"):
+        write_video(tmp_path / "a.mp4", images())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_video_takes_the_name_of_another_file_only_where_it_is_told_to(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
-    video = Video(path)
-    video.add(picture(0))
     path.write_text("mine")
     with pytest.raises(FileExistsError):
-        video.finish()
-    video.discard()
+        write_video(path, [picture(0)], overwrite=False)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
+    write_video(path, [picture(0), picture(100)])
+    assert len(imageio.imread(path)) == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tiles_go_row_by_row() -> None:
+    tiled = tile_images(np.stack([picture(shade) for shade in (10, 20, 30)]))
+    assert tiled.shape == (128, 192, 3)
+    assert [tiled[y, x, 0] for y, x in ((0, 0), (0, 96), (64, 0), (64, 96))] == [10, 20, 30, 0]
+    assert (tiled[:64, :96] == 10).all()
 
 
 # ---------------------------------------------------------------------- the gallery
 def test_the_gallery_has_every_family() -> None:
     families = {row.family for row in CATALOG.values()}
-    assert set(gallery.SCENES) == families
-    assert all(CATALOG[env_id].family == family for family, (env_id, _) in gallery.SCENES.items())
+    assert set(gallery.scenes()) == families
+    assert all(CATALOG[env_id].family == family for family, (env_id, _) in gallery.scenes().items())
     assert {path.name for path in DOCS.iterdir()} == {f"{family}.webp" for family in families}
     for path in DOCS.iterdir():
         assert path.stat().st_size < gallery.LIMIT == 300_000
@@ -253,8 +328,10 @@ def test_a_picture_loops_at_the_right_speed_and_keeps_to_the_limit() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--family", "RememberColour"], "--family RememberColour: use some of ShellGame"),
+        (["--family", "RememberColour"], "--family RememberColour: no such family; use some of ShellGame"),
         (["--size", "10"], "--size 10 must be a number of pixels from 64 to 1024"),
+        (["--env-id", "PickCube-v1"], "--env-id PickCube-v1 has no expert"),
+        (["--env-id", "RememberColor3-v0", "--family", "ShellGame"], "--family and --env-id exclude each other"),
     ],
 )
 def test_a_wrong_option_of_the_gallery_is_named(
@@ -290,7 +367,7 @@ def test_each_episode_has_a_video_as_long_as_itself(
     assert sorted(files[0].parent.iterdir()) == files, "and nothing else"
     lengths = np.concatenate(
         [
-            np.stack([frame.running for frame in play(canvas, Player("expert"), seeds)]).sum(axis=0)
+            np.stack([frame.running for frame in play(canvas, load_player("expert"), seeds)]).sum(axis=0)
             for seeds in ([0, 1, 2], [3, 4, 5])
         ]
     )
@@ -313,9 +390,9 @@ def test_tiles_stand_still_once_their_episode_is_over(
     assert path.name == f"{ENV_ID}_expert_seed0_tiled3.mp4"
     assert capsys.readouterr().out == f"{path}: 3 of 3 episodes with success\n"
     film = imageio.imread(path).astype(int)
-    ends = np.stack([frame.running for frame in play(canvas, Player("expert"), [0, 1, 2])]).sum(axis=0) - 1
+    ends = np.stack([frame.running for frame in play(canvas, load_player("expert"), [0, 1, 2])]).sum(axis=0) - 1
     assert film.shape == (ends.max() + 1 + HOLD, 256, 256, 3)
-    corners = [(0, 0), (128, 0), (0, 128)]
+    corners = [(0, 0), (0, 128), (128, 0)]
     for end, (y, x) in zip(ends, corners, strict=True):
         text = film[:, y : y + 16, x : x + 70]
         change = np.abs(np.diff(text, axis=0)).max(axis=(1, 2, 3))

@@ -144,11 +144,11 @@ def test_rows_that_were_not_written_are_left_alone(env: BaseEnv) -> None:
     calls: list[int] = []
     original = px._writer.rigid_data
 
-    def spy(rows: Any, values: Any, changed: Any) -> None:
+    def recorded(rows: Any, values: Any, changed: Any) -> None:
         calls.extend(rows.tolist())
         original(rows, values, changed)
 
-    px._writer.rigid_data = spy
+    px._writer.rigid_data = recorded
     data = px.cuda_rigid_body_data.torch()
     row = int(env.cube._body_data_index[2])
     data[row, 2] += 0.5

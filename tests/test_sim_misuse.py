@@ -10,8 +10,8 @@ import torch
 from mani_skill.envs.sapien_env import BaseEnv
 from sim_helpers import NO_VULKAN, assert_identical, pick_cube, run_python
 
-import mikasa_robo.sim.env
-from mikasa_robo.sim.env import choose_sim_backend, make
+from mikasa_robo.sim.backend import BATCHED, choose_sim_backend
+from mikasa_robo.sim.env import make
 from mikasa_robo.sim.physx import GpuApiMisuse
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
@@ -94,7 +94,7 @@ def test_every_name_of_the_cpu_takes_many_envs(name: str) -> None:
     if name == "auto" and torch.cuda.is_available():
         pytest.skip("auto is CUDA here")
     env = make("PickCube-v1", num_envs=2, sim_backend=name, obs_mode="state")
-    assert env.backend.sim_backend == mikasa_robo.sim.env.BATCHED
+    assert env.backend.sim_backend == BATCHED
     assert env.device.type == "cpu"
     env.close()
 
@@ -193,6 +193,6 @@ def test_pictures_without_vulkan_give_one_error() -> None:
     assert len(lines) == 4, done.stdout
     for line, asked in zip(lines, ["obs_mode='rgb'"] * 2 + ["render_mode='rgb_array'"] * 2, strict=True):
         assert line.startswith(asked)
-        assert "mesa-vulkan-drivers" in line, "the error should say how to mend it"
+        assert "mesa-vulkan-drivers" in line, "the error should say how to fix it"
         assert "obs_mode='state'" in line, "the error should say how to do without"
     assert len(done.stderr.splitlines()) <= 3, done.stderr

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tool_helpers import OWN_ID, own_task
 
 from mikasa_robo.tools import sweep as module
 from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
+
+__all__ = ["own_task"]  # a fixture
 
 FAKE_TRAINER = """
 import json, pathlib, sys, time
@@ -43,12 +46,17 @@ result = {"env_id": env_id, "algorithm": "ppo-mlp", "seed": int(seed), "args": {
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """One small Ray for all tests of this module: it takes seconds to start."""
     ray = pytest.importorskip("ray")
     with module._ray(None, 2):
         yield ray
+
+
+def on_ray(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that starts processes on Ray, which takes seconds."""
+    return pytest.mark.slow(pytest.mark.usefixtures("ray")(test))
 
 
 def fake(**how: str) -> module.Command:
@@ -82,6 +90,7 @@ def calls(folder: Path) -> list[str]:
     return (folder / "calls").read_text().split()
 
 
+@on_ray
 def test_all_runs_finish_each_with_its_own_folder_and_log(tmp_path: Path) -> None:
     runs, shown = run(plan(tmp_path, 1, 2, 3), fake())
     assert [progress.state for progress in runs] == ["finished"] * 3
@@ -93,6 +102,7 @@ def test_all_runs_finish_each_with_its_own_folder_and_log(tmp_path: Path) -> Non
     assert all(word in shown for word in ("RememberColor3-v0__ppo-mlp__2", "4,096", "75.0%"))
 
 
+@on_ray
 def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     run(plan(tmp_path, 1), fake())
     runs, shown = run(plan(tmp_path, 1, 2), fake(s1="always"))
@@ -102,6 +112,7 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     assert shown.splitlines()[-1] == "2 of 2 runs are finished"
 
 
+@on_ray
 def test_a_failed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     (progress,), _ = run(plan(tmp_path, 1), fake(s1="once"))
     assert (progress.state, progress.attempts) == ("finished", 2)
@@ -111,6 +122,7 @@ def test_a_failed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / f"{progress.run.name}.2.log").is_file()
 
 
+@on_ray
 def test_without_a_checkpoint_a_failed_run_begins_again_in_a_new_folder(tmp_path: Path) -> None:
     (progress,), _ = run(plan(tmp_path, 1), fake(s1="once, early"))
     assert (progress.state, progress.attempts) == ("finished", 2)
@@ -123,6 +135,7 @@ def test_without_a_checkpoint_a_failed_run_begins_again_in_a_new_folder(tmp_path
     assert again[0].folder == progress.folder
 
 
+@on_ray
 def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     run(plan(tmp_path, 1, retries=0), fake(s1="always"))
     (progress,), _ = run(plan(tmp_path, 1, retries=0), fake())
@@ -130,6 +143,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     assert calls(progress.folder) == ["False", "True"]
 
 
+@on_ray
 def test_a_sweep_that_is_stopped_lets_its_runs_save_what_they_have(tmp_path: Path) -> None:
     folder = tmp_path / "RememberColor3-v0__ppo-mlp__1"
 
@@ -154,6 +168,7 @@ def test_a_run_can_be_interrupted_where_a_shell_had_ctrl_c_ignored(tmp_path: Pat
         signal.signal(signal.SIGINT, before)
 
 
+@on_ray
 def test_a_run_that_fails_for_good_holds_up_no_other(tmp_path: Path) -> None:
     runs, shown = run(plan(tmp_path, 1, 2, 3, 4, retries=2), fake(s1="always", s2="usage", s3="silent"))
     assert [(p.state, p.attempts) for p in runs] == [("failed", 3), ("failed", 1), ("failed", 3), ("finished", 1)]
@@ -164,6 +179,7 @@ def test_a_run_that_fails_for_good_holds_up_no_other(tmp_path: Path) -> None:
     assert "25.0%" in shown, "how far a failed run came is shown too"
 
 
+@on_ray
 def test_the_result_of_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
     run(plan(tmp_path, 1, learning_rate=0.001), fake())
     with pytest.raises(SweepError, match=r"finished with learning_rate = 0.001, and the sweep asks for 0.01"):
@@ -171,6 +187,7 @@ def test_the_result_of_another_run_is_not_taken_for_this_one(tmp_path: Path) -> 
     assert not (tmp_path / "RememberColor3-v0__ppo-mlp__2").exists()
 
 
+@on_ray
 def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
     greedy = Plan(tmp_path, (PlannedRun("RememberColor3-v0", "ppo-mlp", 1, {}, cpus=3),))
     with pytest.raises(SweepError, match=r"cpus_per_run = 3 is more than any machine has for Ray \(2\)"):
@@ -228,13 +245,37 @@ def test_the_published_sweeps_can_be_run_again() -> None:
     assert all(run.options["obs"] == "objects+joints" for plan in plans for run in plan.runs)
 
 
+def test_a_task_of_ones_own_is_swept_by_its_module(own_task: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(GOOD.replace("ShellGameTouch-v0", own_task))
+    (*_, planned) = read_plan(file).runs
+    assert planned.name == f"{OWN_ID}__ppo-mlp__2"
+    folder = tmp_path / planned.name
+    assert train_command(planned, folder, resume=False)[4:6] == ["--env-id", own_task]
+    # a checkpoint's module is imported only where it is named
+    assert train_command(planned, folder, resume=True)[4:] == ["--resume", str(folder), "--env-id", own_task]
+    folder.mkdir()
+    result = {"env_id": OWN_ID, "algorithm": "ppo-mlp", "seed": 2, "args": {"env_id": own_task}}
+    (folder / "final_eval.json").write_text(json.dumps(result))
+    assert module._place(tmp_path, planned).state == "finished"
+    file.write_text(GOOD.replace("RememberColor3-v0", OWN_ID).replace("ShellGameTouch-v0", own_task))
+    with pytest.raises(SweepError, match=rf"'{OWN_ID}' and '{own_task}' are both {OWN_ID}; remove one"):
+        read_plan(file)
+
+
+def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SweepError, match=r"out = .*file is a file, not a folder"):
+        run(plan(tmp_path / "file" / "runs", 1), fake())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("seeds", "sedes", r"sedes is not known here; did you mean seeds\?"),
         ("seeds = [1, 2]", "", r"seeds is missing; add seeds = \[1, 2, 3\]"),
-        ("[1, 2]", "[]", r"seeds = \[\] is not a list with something in it; write seeds"),
-        ("[1, 2]", "[1, 1]", r"seeds: 1 stands there twice"),
+        ("[1, 2]", "[]", r"seeds = \[\] is not a list, or is empty; write seeds"),
+        ("[1, 2]", "[1, 1]", r"seeds: 1 is there twice"),
         ("[1, 2]", "[-1]", r"seeds: -1 is negative"),
         ("[1, 2]", '["one"]', r"seeds: 'one' is not a number"),
         (
@@ -245,13 +286,13 @@ def test_the_published_sweeps_can_be_run_again() -> None:
         ('["ppo-mlp"]', '["ppo-mpl"]', r"algorithms: there is no 'ppo-mpl'; use .*ppo-mlp"),
         ("cpus_per_run = 2", "cpus_per_run = 0", r"cpus_per_run = 0 is not a number above 0"),
         ("cpus_per_run = 2", "retries = -1", r"retries = -1 is not a whole number"),
-        ('"runs/colors"', '""', r"out = '' names no folder"),
+        ('"runs/colors"', '""', r"out = '' is not the name of a folder"),
         ("options.ppo-mlp", "options.ppo", r"options.ppo is not known here; did you mean options.ppo-mlp\?"),
         ("video =", "viedo =", r"options.ppo-mlp.viedo is not known here; did you mean options.ppo-mlp.video\?"),
         ("video = false", "seed = 3", r"options.ppo-mlp.seed is set by the sweep itself; remove it"),
         ("300_000", '"many"', r"options.ppo-mlp: .*--total-timesteps many.* cannot be read"),
         ("300_000", "3", r"options.ppo-mlp: --total-timesteps 3 is less than one rollout"),
-        ("[options", "options", r"sweep.toml is no TOML"),
+        ("[options", "options", r"sweep.toml is not a TOML file"),
     ],
 )
 def test_a_bad_file_is_refused_by_key_and_fix(

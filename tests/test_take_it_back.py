@@ -200,7 +200,7 @@ def test_success(env: Env, distance: float, lift: float, speed: float, joint_spe
 @pytest.mark.parametrize("on_mistake", ["fail", "ignore"])
 def test_to_set_the_cube_down_elsewhere_is_a_mistake_for_good(env: Env, on_mistake: str) -> None:
     task, s = task_of(env), fresh()
-    task.on_mistake = on_mistake  # type: ignore[assignment]
+    task.on_mistake = on_mistake
     elsewhere = s.start[:, :2] + (REGION + 0.01) * directions()
 
     def rest(xy: Tensor, steps: int = 2) -> dict[str, Tensor]:
@@ -548,9 +548,9 @@ def test_what_a_memory_knows_of_the_start_is_its_oldest_view_of_the_red_disc(env
     valid = torch.ones(len(views), N, dtype=torch.bool)
     valid[0] = False  # of the episode before
     u = (torch.arange(N)[:, None] + 0.5) / N
-    assert torch.equal(skill.recall(History(views, valid), u), start)
+    assert torch.equal(skill.from_history(History(views, valid), u), start)
     for blind in (History(views[-1:], valid[-1:]), History(views[:2], valid[:2])):
-        guessed = skill.recall(blind, u)
+        guessed = skill.from_history(blind, u)
         assert len(guessed.unique(dim=0)) == skill.candidates, "a guess is one of all places"
         assert bool((torch.cdist(guessed, skill.attempt(torch.arange(skill.candidates))).amin(dim=1) == 0).all())
 
@@ -578,7 +578,7 @@ def test_bad_radii_are_named_before_anything_is_built(name: str, value: Any) -> 
 
 @pytest.mark.parametrize("value", [0, 0.0049, 0.051, float("nan"), "0.01", None, True])
 def test_a_bad_tolerance_is_named_before_anything_is_built(value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"goal_tolerance={value!r} must be.*0\.005 m to goal_radius=0\.05"):
+    with pytest.raises(ValueError, match=rf"goal_tolerance={value!r} must be.*from 0\.005 to 0\.05 m"):
         gym.make(ID, num_envs=2, goal_tolerance=value)
 
 

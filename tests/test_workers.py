@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import json
 import multiprocessing
 import os
 import signal
@@ -23,27 +25,35 @@ from task_helpers import Env, Record, compare, flatten, random_actions, step
 
 import mikasa_robo
 from benchmarks.sim_speed import Orders, Split, outlook, predict
+from mikasa_robo.baselines.checkpoints import read_policy
+from mikasa_robo.baselines.command import main as train
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.tasks.remember_color import RememberColor
-from mikasa_robo.workers.crew import Crew
+from mikasa_robo.tools import evaluate
+from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.workers.env import WorkerEnv, WorkerError
+from mikasa_robo.workers.pool import WorkerPool
 
 ID = "RememberColor3-v0"
 N = 5
-LONGEST = 5.0
-"""Seconds within which the death of a worker is told, and within which all processes are gone."""
+TIMEOUT_S = 5.0
+"""Within this time the death of a worker is reported, and all processes are gone."""
 Pair = tuple[WorkerEnv, Env]
 
 
-def make_vec(num_envs: int, num_workers: int, env_id: str = ID, **kwargs: Any) -> WorkerEnv:
-    return mikasa_robo.make_vec(env_id, num_envs, num_workers, render_backend="none", **kwargs)
+def make_workers(
+    num_envs: int, num_workers: int, env_id: str = ID, render_backend: str = "none", **kwargs: Any
+) -> WorkerEnv:
+    env = mikasa_robo.make_env(env_id, num_envs, num_workers=num_workers, render_backend=render_backend, **kwargs)
+    assert isinstance(env, WorkerEnv)
+    return env
 
 
 @pytest.fixture(scope="module")
 def new_pair() -> Iterator[tuple[Pair, list[Record]]]:
     """The same batch in two workers, which have 2 and 3 of the environments, and in one process; and what their first
     resets, without a seed, returned."""
-    vec = make_vec(N, 2)
+    vec = make_workers(N, 2)
     one = mikasa_robo.make_env(ID, N, sim_backend="physx_cpu", render_backend="none")
     yield (vec, one), [returned(env.reset()) for env in (vec, one)]
     vec.close()
@@ -56,14 +66,14 @@ def pair(new_pair: tuple[Pair, list[Record]]) -> Pair:
 
 
 def worker_processes(env: WorkerEnv) -> list[psutil.Process]:
-    processes = [psutil.Process(member.process.pid) for member in env._crew._members]
+    processes = [psutil.Process(member.process.pid) for member in env._pool._handles]
     assert len(processes) == env.num_workers
     return processes
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
     """All have ended and were waited for, and the shared memory has no name under which it could remain."""
-    _, alive = psutil.wait_procs(processes, timeout=LONGEST)
+    _, alive = psutil.wait_procs(processes, timeout=TIMEOUT_S)
     assert not alive
     shared = Path("/dev/shm")
     assert not shared.is_dir() or not [path for path in shared.iterdir() if "mikasa" in path.name]
@@ -225,41 +235,130 @@ def test_workers_wait_without_using_a_core(pair: Pair) -> None:
         assert process.num_threads() > 1, "nobody looks whether the main process still lives"
 
 
+# ---------------------------------------------------------------------- training and evaluation
+TRAIN = (
+    f"--env-id {ID} --num-envs 6 --num-steps 16 --total-timesteps 288 --stagger-groups 3 --num-minibatches 2 "
+    "--update-epochs 1 --eval-episodes 3 --eval-num-envs 3 --no-video --seed 5 --torch-threads 1"
+).split()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of the same run in this process and in two workers."""
+    one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
+    for folder, words in ((one, ["--sim-backend", "physx_cpu"]), (two, ["--num-workers", "2"])):
+        assert train("ppo-lstm", [*TRAIN, *words, "--run-dir", str(folder)]) == 0
+    return one, two
+
+
+def test_training_in_workers_gives_the_same_policy(runs: tuple[Path, Path]) -> None:
+    """Rollouts of a dict of observations, with episodes that end and are reset in part, and evaluations."""
+    policies = [read_policy(folder / "checkpoint.pt", torch.device("cpu")) for folder in runs]
+    states = [policy["state_dict"] for policy in policies]
+    assert states[0].keys() == states[1].keys()
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+    tables = []
+    for folder in runs:
+        with (folder / "progress.csv").open(newline="") as file:
+            tables.append(list(csv.DictReader(file)))
+    assert len(tables[0]) == 3
+    assert any(row["train/return"] for row in tables[0]), "no episode has ended"
+    for row, other in zip(*tables, strict=True):
+        clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s"}
+        assert {k: v for k, v in row.items() if k not in clock} == {k: v for k, v in other.items() if k not in clock}
+    finals = [json.loads((folder / "final_eval.json").read_text())["final"] for folder in runs]
+    assert finals[0] == finals[1]
+
+
+def test_evaluation_in_workers_gives_the_same_scores(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    results = []
+    for name, words in (("one", {}), ("two", {"num_workers": 2})):
+        checkpoint = (runs[0] / "checkpoint.pt",)
+        args = evaluate.Args(checkpoint, episodes=3, num_envs=3, out=tmp_path / f"{name}.json", **words)
+        results.append(evaluate.evaluate_checkpoints(args)["runs"][0])
+    assert results[0]["episodes"] == results[1]["episodes"]
+    assert len(results[0]["episodes"]["returns"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-workers", "0"], "--num-workers 0 cannot be used; use 1 to --num-envs"),
+        (["--num-workers", "7"], "--num-workers 7 cannot be used; use 1 to --num-envs"),
+        (["--num-workers", "2", "--sim-backend", "physx_cuda"], "--sim-backend physx_cuda: on a GPU one process"),
+        (["--num-workers", "2", "--env-id", "PickCube-v1"], "for the robot tasks of `mikasa list`, and PickCube-v1"),
+        (["--num-workers", "2", "--env-id", "MemoryLength-v0"], "for the robot tasks of `mikasa list`, and MemoryLen"),
+    ],
+)
+def test_workers_that_cannot_train_are_refused_before_there_is_a_run(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert train("ppo-mlp", ["--num-envs", "6", *words, "--run-dir", str(folder)]) == 2
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("num_workers", [0, 4])
+def test_workers_that_cannot_evaluate_are_refused(num_workers: int, tmp_path: Path) -> None:
+    args = evaluate.Args((tmp_path / "none.pt",), num_envs=3, num_workers=num_workers)
+    with pytest.raises(OptionError, match=rf"--num-workers {num_workers} must be from 1 to --num-envs 3"):
+        evaluate.evaluate_checkpoints(args)
+
+
 # ---------------------------------------------------------------------- before anything starts
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        (("RememberColour3-v0", 4, 2), {}, "did you mean RememberColor3-v0"),
-        ((ID, 4, 5), {}, r"num_workers=5 is more than num_envs=4.*use num_workers=4 or less"),
-        ((ID, 4, 0), {}, "num_workers=0 must be a whole number of at least 1"),
-        ((ID, 0, 1), {}, "num_envs=0 must"),
-        ((ID, -3), {}, "num_envs=-3 must"),
-        ((ID, 4, 2.5), {}, "num_workers=2.5 must"),
+        (("RememberColour3-v0", 4), {"num_workers": 2}, "did you mean RememberColor3-v0"),
+        ((ID, 4), {"num_workers": 5}, r"num_workers=5 is more than num_envs=4.*use num_workers=4 or less"),
+        ((ID, 4), {"num_workers": 0}, "num_workers=0 must be a whole number of at least 1"),
+        ((ID, 4), {"num_workers": True}, "num_workers=True must"),
+        ((ID, 4), {"num_workers": 2.5}, "num_workers=2.5 must"),
+        ((ID, 0), {"num_workers": 1}, "num_envs=0 must"),
+        ((ID, -3), {"num_workers": 1}, "num_envs=-3 must"),
         (
-            (ID, 4, 2),
-            {"sim_backend": "physx_cuda:0"},
-            "on a GPU one process simulates all environments; use mikasa_robo",
+            (ID, 4),
+            {"num_workers": 2, "sim_backend": "physx_cuda:0"},
+            "sim_backend='physx_cuda:0' cannot be used with num_workers=2.*on a GPU one process",
         ),
-        ((ID, 4, 2), {"sim_backend": "gpux"}, "sim_backend='gpux' is not known"),
-        ((ID, 4, 2), {"sim_threads": 0}, "sim_threads=0 must"),
-        ((ID, 4, 2), {"render_mode": "human"}, "opens a window for one process"),
-        ((ID, 4, 2), {"sim_config": lambda: None}, "sim_config=.*cannot be sent to a worker process"),
+        ((ID, 4), {"num_workers": 2, "sim_backend": "gpux"}, "sim_backend='gpux' is not known"),
+        ((ID, 4), {"num_workers": 2, "sim_threads": 0}, "sim_threads=0 must"),
+        ((ID, 4), {"num_workers": 2, "render_mode": "human"}, "opens a window for one process"),
+        ((ID, 4), {"num_workers": 2, "sim_config": lambda: None}, "sim_config=.*cannot be sent to a worker process"),
     ],
 )
 def test_bad_arguments_start_no_process(
     args: tuple[Any, ...], kwargs: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(self: Crew, part: Any) -> None:
+    def start(self: WorkerPool, shard: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(Crew, "_start", start)
+    monkeypatch.setattr(WorkerPool, "_start", start)
     with pytest.raises((ValueError, TypeError), match=message):
-        mikasa_robo.make_vec(*args, **kwargs)
+        mikasa_robo.make_env(*args, **kwargs)
+
+
+def test_make_vec_still_works_and_names_its_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def start(self: WorkerPool, shard: Any) -> None:
+        started.append(shard.num_envs)
+        raise InterruptedError
+
+    monkeypatch.setattr(WorkerPool, "_start", start)
+    with (
+        pytest.warns(DeprecationWarning, match="make_vec is deprecated; use mikasa_robo.make_env with num_workers"),
+        pytest.raises(InterruptedError),
+    ):
+        mikasa_robo.make_vec(ID, 5, 2)
+    assert started == [2], "two workers divide five environments into two and three"
 
 
 # ---------------------------------------------------------------------- ends
 def test_close_leaves_nothing_and_whatever_is_called_then_says_so() -> None:
-    env = make_vec(1, 1)
+    env = make_workers(1, 1)
     processes = worker_processes(env)
     env.close()
     assert_gone(processes)
@@ -305,7 +404,7 @@ def _catalog_as_before() -> Iterator[None]:
 
 
 def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken_id: str) -> None:
-    env = make_vec(3, 2, broken_id)  # 1 and 2 of them
+    env = make_workers(3, 2, broken_id)  # 1 and 2 of them
     env.reset(seed=0)
     processes = worker_processes(env)
     env.step(None)
@@ -313,12 +412,12 @@ def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken
     start = time.monotonic()
     with pytest.raises(WorkerError) as error:
         env.step(None)
-    assert time.monotonic() - start < LONGEST, "waited for the worker that was busy"
+    assert time.monotonic() - start < TIMEOUT_S, "waited for the worker that was busy"
     message = str(error.value)
     assert message.startswith(
         f"worker 0 (environments 0 to 0, process {processes[0].pid}) died during step: exit code 1"
     )
-    assert "in advance" in message
+    assert "in update_state" in message
     assert "ArithmeticError: the cube fell off the world" in message
     assert_gone(processes)
     with pytest.raises(RuntimeError, match=r"closed by an error \(worker 0 .*: exit code 1\): make a new one to go on"):
@@ -329,7 +428,7 @@ def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken
 def test_an_error_of_the_constructor_is_raised_as_it_is(broken_id: str) -> None:
     before = multiprocessing.active_children()
     with pytest.raises(LookupError, match="broken from the start") as error:
-        make_vec(2, 1, broken_id, breaks_at_once=True)
+        make_workers(2, 1, broken_id, breaks_at_once=True)
     assert "in __init__" in str(error.value.__cause__)
     assert multiprocessing.active_children() == before
 
@@ -337,14 +436,14 @@ def test_an_error_of_the_constructor_is_raised_as_it_is(broken_id: str) -> None:
 @pytest.mark.slow
 def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"import mikasa_robo\nmikasa_robo.make_vec({ID!r}, 1, 1)\n")
+    script.write_text(f"import mikasa_robo\nmikasa_robo.make_env({ID!r}, 1, num_workers=1)\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "Does your script start its work under `if __name__ == '__main__':`?" in done.stderr.splitlines()[-1]
 
 
 def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
-    env = make_vec(2, 1)
+    env = make_workers(2, 1)
     processes = worker_processes(env)
     processes[0].kill()
     start = time.monotonic()
@@ -352,14 +451,14 @@ def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
         WorkerError, match=r"(?s)^worker 0 .* died during reset: exit code -9, killed by SIGKILL .*memory"
     ):
         env.reset(seed=0)
-    assert time.monotonic() - start < LONGEST
+    assert time.monotonic() - start < TIMEOUT_S
     assert_gone(processes)
     env.close()
 
 
 def step_for_long(env: WorkerEnv) -> None:
     start = time.monotonic()
-    while time.monotonic() - start < LONGEST:
+    while time.monotonic() - start < TIMEOUT_S:
         env.step(None)
 
 
@@ -373,7 +472,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_workers() -> None:
-    env = make_vec(2, 1)
+    env = make_workers(2, 1)
     env.reset(seed=0)
     processes = worker_processes(env)
     processes[0].send_signal(signal.SIGINT)  # as a terminal does it, to everybody
@@ -392,8 +491,8 @@ def test_ctrl_c_ends_the_workers() -> None:
 def test_workers_end_by_themselves_when_the_main_process_is_killed() -> None:
     code = (
         "import mikasa_robo, sys, time\n"
-        f"env = mikasa_robo.make_vec({ID!r}, 1, 1, render_backend='none')\n"
-        "print(env._crew._members[0].process.pid, flush=True)\n"
+        f"env = mikasa_robo.make_env({ID!r}, 1, num_workers=1, render_backend='none')\n"
+        "print(env._pool._handles[0].process.pid, flush=True)\n"
         "time.sleep(100)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as main:
@@ -417,7 +516,8 @@ def test_pictures_are_those_of_one_process() -> None:
         "sensor_configs": {"width": 32, "height": 32},
         "human_render_camera_configs": {"width": 48, "height": 48},
     }
-    vec, one = mikasa_robo.make_vec(ID, 2, 1, **kwargs), mikasa_robo.make_env(ID, 2, **kwargs)
+    vec = make_workers(2, 1, render_backend="auto", **kwargs)
+    one = mikasa_robo.make_env(ID, 2, **kwargs)
     for env in (vec, one):
         env.reset(seed=0)
     a, b = step(vec, torch.zeros(2, 8)), step(one, torch.zeros(2, 8))

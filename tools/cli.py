@@ -1,53 +1,53 @@
-"""The command ``mikasa``. What needs torch or SAPIEN is imported when asked for, so that ``--help`` stays quick."""
+"""The command ``mikasa``. What needs torch or SAPIEN is imported only when it is used, so ``--help`` stays quick."""
 
+from __future__ import annotations
+
+import contextlib
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import tyro
 
+import mikasa_robo
 from mikasa_robo.catalog import CATALOG, MemoryType, TaskSpec
 
+from .extras import TRAIN_MODULES, missing_module_message
+
 __all__ = ["main"]
-
-Algorithm = Literal["ppo-mlp", "ppo-lstm"]
-"""Each is a module of ``mikasa_robo.baselines`` with a ``main(argv)`` and a help of its own."""
-
-
-_TRAIN_MODULES = ("imageio", "imageio_ffmpeg", "tensorboard", "tqdm", "wandb")
-"""What the extra `train` of pyproject.toml installs, by the names of import."""
 
 
 @dataclass
 class ListTasks:
-    """Show the robot tasks and which of them exist, or the small memory environments."""
+    """List the robot tasks, or the small memory environments."""
 
     suite: Literal["robo", "base"] = "robo"
     """The robot tasks, or the small memory environments of mikasa_base."""
     family: str | None = None
     """Only this family, such as RememberColor."""
     memory: MemoryType | None = None
-    """Only what is about this kind of memory."""
+    """Only tasks about this kind of memory."""
     tier: Literal["diagnostic", "complex"] | None = None
-    """Suite base: only environments that show vectors (diagnostic) or images (complex)."""
+    """Suite base: only environments with vector (diagnostic) or image (complex) observations."""
     existing: bool = False
-    """Suite robo: only tasks that are written already. Suite base: only environments whose extra is installed."""
+    """Suite base: only environments whose optional packages are installed. All robot tasks are."""
 
 
 @dataclass
 class Train:
     """Train an agent. `mikasa train ppo-mlp --help` shows the options of that algorithm."""
 
-    algorithm: tyro.conf.Positional[Algorithm]
-    """The algorithm; all that follows it are its own options."""
+    algorithm: tyro.conf.Positional[str]
+    """The algorithm: ppo-mlp, ppo-lstm, or module:NAME for one that a module of your own registers. All options after it
+    are the algorithm's own."""
 
 
 @dataclass
 class Expert:
-    """Run a scripted expert, or a twin of it without memory. `mikasa expert --help` shows the options."""
+    """Run a scripted expert, or a variant of it without memory. `mikasa expert --help` shows the options."""
 
 
 @dataclass
@@ -57,17 +57,17 @@ class Record:
 
 @dataclass
 class Gallery:
-    """Draw a looping picture of each family of tasks. `mikasa gallery --help` shows the options."""
+    """Draw a looping image of each task family. `mikasa gallery --help` shows the options."""
 
 
 @dataclass
 class Doctor:
-    """Say what this machine has and how to mend what is missing. `mikasa doctor --help` shows the options."""
+    """Check this machine and say how to fix what is missing. `mikasa doctor --help` shows the options."""
 
 
 @dataclass
 class Eval:
-    """Evaluate checkpoints on published episodes. `mikasa eval --help` shows the options."""
+    """Evaluate checkpoints on a fixed set of episodes. `mikasa eval --help` shows the options."""
 
 
 @dataclass
@@ -77,19 +77,19 @@ class Report:
 
 @dataclass
 class Sweep:
-    """Train tasks x algorithms x seeds, several at a time. `mikasa sweep --help` shows the options."""
+    """Train tasks x algorithms x seeds, several runs at a time. `mikasa sweep --help` shows the options."""
 
 
-_OWN_OPTIONS = {
+_MODULES = {
     "doctor": "mikasa_robo.tools.doctor",
     "eval": "mikasa_robo.tools.evaluate",
     "expert": "mikasa_robo.tools.expert",
+    "gallery": "mikasa_robo.tools.gallery",
     "record": "mikasa_robo.tools.record",
     "report": "mikasa_robo.tools.report",
     "sweep": "mikasa_robo.tools.sweep",
-    "gallery": "mikasa_robo.tools.gallery",
 }
-"""Commands whose module reads their options, --help among them, by its ``main(argv)``."""
+"""Commands whose options, --help included, are read by the ``main(argv)`` of a module."""
 
 _Command = (
     Annotated[ListTasks, tyro.conf.subcommand("list", prefix_name=False)]
@@ -107,39 +107,57 @@ _Command = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mikasa`` with ``argv`` (by default that of the process) and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if len(args) >= 2 and args[0] == "train" and args[1] in get_args(Algorithm):
-        # Handed over before anything is parsed: the options, --help among them, are the algorithm's.
+    _make_current_folder_importable()
+    try:
+        code = _dispatch(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `mikasa list | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's own flush fails
+        return 0
+    return code
+
+
+def _make_current_folder_importable() -> None:
+    """For IDs of the form module:ID. ``python -m`` does the same; the console script does not.
+
+    The folder goes to the end of the path, so that no file in it hides an installed package.
+    """
+    with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path:
+            sys.path.append(folder)
+
+
+def _dispatch(args: list[str]) -> int:
+    if args == ["--version"]:
+        print(f"mikasa {mikasa_robo.__version__}")
+        return 0
+    if args[:1] == ["train"] and len(args) >= 2 and not args[1].startswith("-"):
+        # Handed over before anything is parsed: the options, --help included, are the algorithm's.
         return _train(args[1], args[2:])
-    if args and args[0] in _OWN_OPTIONS:
-        return _run(_OWN_OPTIONS[args[0]], args[1:], f"mikasa {args[0]}")
+    if args and args[0] in _MODULES:
+        return _run(_MODULES[args[0]], f"mikasa {args[0]}", args[1:])
     # Any: tyro takes a union of commands, for which typing has no name.
     command_type: Any = _Command
-    command = tyro.cli(command_type, args=args, prog="mikasa", description="MIKASA: robot tasks that need memory.")
+    description = "MIKASA: robot tasks that need memory. `mikasa --version` prints the version."
+    command = tyro.cli(command_type, args=args, prog="mikasa", description=description)
     if isinstance(command, ListTasks):
-        try:
-            code = _list(command) if command.suite == "robo" else _list_base(command)
-            sys.stdout.flush()
-        except BrokenPipeError:  # `mikasa list | head`: the reader has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's own flush fails
-            return 0
-        return code
+        return _list(command) if command.suite == "robo" else _list_base(command)
     return _train(command.algorithm, [])
 
 
 def _train(algorithm: str, argv: Sequence[str]) -> int:
-    return _run(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}", argv, "mikasa train")
+    return _run("mikasa_robo.baselines.command", "mikasa train", algorithm, argv)
 
 
-def _run(module: str, argv: Sequence[str], command: str) -> int:
+def _run(module: str, command: str, *arguments: Any) -> int:
     try:
-        run: Callable[[Sequence[str]], int | None] = importlib.import_module(module).main
-        return run(argv) or 0
+        run: Callable[..., int | None] = importlib.import_module(module).main
+        return run(*arguments) or 0
     except ModuleNotFoundError as error:
-        if error.name not in _TRAIN_MODULES:
+        if error.name not in TRAIN_MODULES:
             raise
-        print(
-            f"{command} needs {error.name}, which is not installed: pip install 'mikasa-suite[train]'", file=sys.stderr
-        )
+        print(missing_module_message(command, error.name, "train"), file=sys.stderr)
         return 2
 
 
@@ -153,11 +171,8 @@ def _list(options: ListTasks) -> int:
     rows = [
         row for row in CATALOG.values() if options.family in (None, row.family) and options.memory in (None, row.memory)
     ]
-    _print_table(
-        ("", "ID", "T", "memory", "cue/delay", "oracle", "prompt"),
-        [_cells(row) for row in rows if row.exists or not options.existing],
-    )
-    print(f"{sum(row.exists for row in rows)} of {len(rows)} tasks exist")
+    _print_table(("ID", "T", "memory", "cue/delay", "oracle", "prompt"), [_cells(row) for row in rows])
+    print(f"{len(rows)} of {len(CATALOG)} tasks")
     return 0
 
 
@@ -175,10 +190,10 @@ def _list_base(options: ListTasks) -> int:
     ]
     usable = {variant.id: missing(variant.row) is None for variant in variants}
     _print_table(
-        ("", "ID", "T", "memory", "tier", "perfect/memoryless", "extra", "weak"),
+        ("installed", "ID", "T", "memory", "tier", "perfect/memoryless", "extra", "weak"),
         [
             (
-                "*" if usable[variant.id] else "",
+                "yes" if usable[variant.id] else "no",
                 variant.id,
                 str(variant.steps),
                 ", ".join(variant.row.memory),
@@ -196,7 +211,7 @@ def _list_base(options: ListTasks) -> int:
 
 
 def _unknown_family(family: str, families: Iterable[str]) -> int:
-    print(f"There is no family {family!r}; the families are {', '.join(sorted(families))}.", file=sys.stderr)
+    print(f"--family {family}: no such family; use one of {', '.join(sorted(families))}", file=sys.stderr)
     return 2
 
 
@@ -210,7 +225,6 @@ def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
 def _cells(row: TaskSpec) -> tuple[str, ...]:
     shape = "x".join(map(str, row.oracle_shape))
     return (
-        "*" if row.exists else "",
         row.id,
         str(row.horizon),
         row.memory,

@@ -1,6 +1,6 @@
-"""``mikasa doctor``: what this machine has, and the one line that mends each thing that is missing.
+"""``mikasa doctor``: what this machine has, and the one line that fixes each thing that is missing.
 
-Whatever could crash on a broken driver is asked of another process, so that its end is a finding like any other.
+Everything that could crash on a broken driver runs in a process of its own, so that a crash is a result like any other.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 import tyro
 
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.sim.render import MEND, ending, rendering_problem
+from mikasa_robo.sim.render import FIX, ending, rendering_problem
 
-from .cli import _TRAIN_MODULES
+from .extras import TRAIN_MODULES
 
 __all__ = ["Check", "examine", "main"]
 
 OLDEST_PYTHON = (3, 10)
 PACKAGES = ("mikasa-suite", "mani-skill", "sapien", "torch", "gymnasium", "numpy", "pytorch-kinematics", "tyro")
 ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
-"""Where the Vulkan loader looks for drivers, beside the user's own folders."""
+"""Where the Vulkan loader looks for drivers, besides the user's own folders."""
 STATE_MODE = "state mode"
 GPU_LIBRARY = "PhysX GPU library"
 _TIMEOUT = 300.0
@@ -69,22 +69,22 @@ class Check:
     name: str
     ok: bool
     found: str
-    """What is there, or what is wrong, in a line."""
-    mend: str | None = None
-    """The line that mends it; None where nothing is amiss."""
+    """What there is, or what is wrong, in one line."""
+    fix: str | None = None
+    """The command that fixes it; None if nothing is wrong."""
 
 
 @dataclass
 class Options:
-    """Say what this machine has, and for each thing that is missing the one line that mends it. Exit code 0 if state
-    observations work, else 1."""
+    """Show what this machine has, and for each thing that is missing the one line that fixes it. The exit code is 0 if
+    state observations work, else 1."""
 
     json: bool = False
     """Print JSON instead of lines."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with ``argv`` and returns its exit code."""
+    """Run the command with ``argv`` and return its exit code."""
     options = tyro.cli(Options, args=argv, prog="mikasa doctor")
     checks = examine()
     works = next(check.ok for check in checks if check.name == STATE_MODE)
@@ -94,14 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         width = max(len(check.name) for check in checks)
         for check in checks:
             print(f"{'ok' if check.ok else '--'}  {check.name.ljust(width)}  {check.found}")
-            if check.mend is not None:
-                print(f"    {''.ljust(width)}  -> {check.mend}")
+            if check.fix is not None:
+                print(f"    {''.ljust(width)}  -> {check.fix}")
         print("\nState mode works." if works else "\nState mode does NOT work.")
     return 0 if works else 1
 
 
 def examine() -> list[Check]:
-    """Looks at everything, in the order in which one thing needs the other."""
+    """Check everything, each thing after those that it needs."""
     problem, said = _run(_FACTS)
     facts: dict[str, Any] = json.loads(said.splitlines()[-1]) if problem is None else {}
     checks = [_python(), _packages(), _train_extra(), *_hardware(facts, problem)]
@@ -109,13 +109,13 @@ def examine() -> list[Check]:
     if facts.get("cuda"):
         checks.append(_rendering("cuda"))
         if any(check.ok for check in checks if check.name == GPU_LIBRARY):
-            checks.append(_stepping("state mode on GPU", "physx_cuda"))  # else it would be downloaded
+            checks.append(_stepping("state mode on GPU", "physx_cuda"))  # without the library, SAPIEN would download it
     checks.append(_stepping(STATE_MODE, "physx_cpu"))
     return checks
 
 
 def _run(code: str, *args: str) -> tuple[str | None, str]:
-    """What went wrong with a program, None if nothing did, and what it printed."""
+    """Run a program; return what went wrong, or None, and what it printed."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", code, *args],
@@ -135,18 +135,18 @@ def _run(code: str, *args: str) -> tuple[str | None, str]:
 def _python() -> Check:
     ok = sys.version_info >= OLDEST_PYTHON
     oldest = ".".join(map(str, OLDEST_PYTHON))
-    mend = None if ok else f"PYTHON=python{oldest} bash scripts/setup.sh  # any Python from {oldest} on"
-    return Check("Python", ok, f"{platform.python_version()} at {sys.executable}", mend)
+    fix = None if ok else f"PYTHON=python{oldest} bash scripts/setup.sh  # any Python from {oldest} on"
+    return Check("Python", ok, f"{platform.python_version()} at {sys.executable}", fix)
 
 
 def _packages() -> Check:
     versions = {name: _version(name) for name in PACKAGES}
     missing = [name for name, version in versions.items() if version is None]
     found = ", ".join(f"{name} {version or 'is missing'}" for name, version in versions.items())
-    mend = f"{sys.executable} -m pip install {' '.join(missing)}"
+    fix = f"{sys.executable} -m pip install {' '.join(missing)}"
     if "mikasa-suite" in missing:
-        mend = "bash scripts/setup.sh  # in the checkout"
-    return Check("packages", not missing, found, mend if missing else None)
+        fix = "bash scripts/setup.sh  # in the checkout"
+    return Check("packages", not missing, found, fix if missing else None)
 
 
 def _version(package: str) -> str | None:
@@ -157,25 +157,25 @@ def _version(package: str) -> str | None:
 
 
 def _train_extra() -> Check:
-    missing = [name for name in _TRAIN_MODULES if importlib.util.find_spec(name) is None]
+    missing = [name for name in TRAIN_MODULES if importlib.util.find_spec(name) is None]
     if not missing:
-        return Check("packages to train", True, ", ".join(_TRAIN_MODULES))
-    return Check("packages to train", False, f"{', '.join(missing)} not there", "pip install 'mikasa-suite[train]'")
+        return Check("packages to train", True, ", ".join(TRAIN_MODULES))
+    return Check("packages to train", False, f"{', '.join(missing)} not installed", "pip install 'mikasa-suite[train]'")
 
 
 def _hardware(facts: Mapping[str, Any], problem: str | None) -> list[Check]:
     if problem is not None:
         why = f"torch and SAPIEN cannot be loaded: {problem}"
-        mend = f"{sys.executable} -m pip install --force-reinstall torch sapien mani-skill"
-        return [Check("torch and SAPIEN", False, why, mend)]
+        fix = f"{sys.executable} -m pip install --force-reinstall torch sapien mani-skill"
+        return [Check("torch and SAPIEN", False, why, fix)]
     cores = f"{facts['cores']} of {os.cpu_count()} may be used"
     checks = [Check("cores", True, cores)]
     if not facts["threads_help"]:
         checks[0] = Check(
             "cores",
             False,
-            f"{cores}, but this sapien steps on one thread only",
-            f"{sys.executable} -m pip install 'sapien>=3.0.1,<3.1'  # or use mikasa_robo.make_vec: processes",
+            f"{cores}, but this version of sapien steps on one thread only",
+            f"{sys.executable} -m pip install 'sapien>=3.0.1,<3.1'  # or use processes: make_env(…, num_workers=…)",
         )
     return [*checks, _cuda(facts), _gpu_library(facts)]
 
@@ -184,34 +184,33 @@ def _cuda(facts: Mapping[str, Any]) -> Check:
     if facts["cuda"]:
         return Check("CUDA", True, f"{facts['cuda_build']}, {', '.join(facts['devices'])}")
     if facts["cuda_build"] is None:
-        mend = f"{sys.executable} -m pip install --force-reinstall torch  # with an NVIDIA GPU only: PyPI's brings CUDA"
-        return Check("CUDA", False, "this torch was built without it: physics runs on CPU", mend)
+        fix = f"{sys.executable} -m pip install --force-reinstall torch  # with an NVIDIA GPU only: PyPI's brings CUDA"
+        return Check("CUDA", False, "this torch was built without it, so physics runs on CPU", fix)
     return Check(
         "CUDA",
         False,
-        f"torch was built for CUDA {facts['cuda_build']} and sees no device: physics runs on CPU",
+        f"torch was built for CUDA {facts['cuda_build']} and sees no device, so physics runs on CPU",
         "nvidia-smi  # with an NVIDIA GPU only: must list it, else install NVIDIA's driver",
     )
 
 
 def _gpu_library(facts: Mapping[str, Any]) -> Check:
-    """SAPIEN 3.0 loads it from here, and downloads it from there, when a GPU simulation is first made."""
+    """The library that SAPIEN 3.0 loads, or first downloads, for a GPU simulation."""
     version = facts["physx"]
     folder = Path.home() / ".sapien" / "physx" / version
-    windows = platform.system() == "Windows"
-    library = folder / ("PhysXGpu_64.dll" if windows else "libPhysXGpu_64.so")
+    library = folder / "libPhysXGpu_64.so"
     if library.is_file():
         return Check(GPU_LIBRARY, True, str(library))
     arm = platform.machine() in ("aarch64", "arm64")
-    file = "windows-dll.zip" if windows else "linux-aarch64-so.zip" if arm else "linux-so.zip"
+    file = "linux-aarch64-so.zip" if arm else "linux-so.zip"
     url = f"https://github.com/sapien-sim/physx-precompiled/releases/download/{version}/{file}"
     unpack = f"{sys.executable} -m zipfile -e /tmp/{file} {folder}"
-    found = f"{library} is not there; SAPIEN downloads it when a GPU simulation is first made"
+    found = f"{library} is missing; SAPIEN downloads it when a GPU simulation is first made"
     return Check(GPU_LIBRARY, False, found, f"curl -L {url} -o /tmp/{file} && {unpack}  # for GPU physics only")
 
 
 def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
-    """The manifests that the Vulkan loader would read."""
+    """The driver manifests that the Vulkan loader would read."""
     for variable in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
         if variable in environ:
             named = [Path(path) for path in environ[variable].split(os.pathsep) if path]
@@ -221,7 +220,7 @@ def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
                 return Check(
                     "Vulkan drivers",
                     False,
-                    f"{variable}={environ[variable]} names no driver that is there",
+                    f"{variable}={environ[variable]} names no driver that exists",
                     f"unset {variable}",
                 )
             return Check("Vulkan drivers", True, f"{', '.join(map(str, files))} (by {variable})")
@@ -229,16 +228,16 @@ def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
     folders = [*map(Path, ICD_FOLDERS), home / "vulkan/icd.d"]
     files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
     if not files:
-        return Check("Vulkan drivers", False, f"none in {', '.join(map(str, folders))}", MEND)
+        return Check("Vulkan drivers", False, f"none in {', '.join(map(str, folders))}", FIX)
     return Check("Vulkan drivers", True, ", ".join(map(str, files)))
 
 
 def _rendering(device: str) -> Check:
-    name = "drawing on CPU" if device == "cpu" else "drawing on GPU"
+    name = "rendering on CPU" if device == "cpu" else "rendering on GPU"
     problem = rendering_problem(device)
     if problem is None:
-        return Check(name, True, "SAPIEN draws a red box, and it is red")
-    return Check(name, False, f"SAPIEN cannot draw: {problem}", MEND)
+        return Check(name, True, "SAPIEN renders a test image correctly")
+    return Check(name, False, f"SAPIEN cannot render: {problem}", FIX)
 
 
 def _caches(facts: Mapping[str, Any]) -> list[Check]:
@@ -251,17 +250,17 @@ def _caches(facts: Mapping[str, Any]) -> list[Check]:
 
 
 def _writable(name: str, folder: Path, variable: str) -> Check:
-    """Whether ``folder`` can be written to or made. Nothing is made."""
+    """Whether ``folder`` can be written to, or created. Creates nothing."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return Check(name, True, str(folder) if existing == folder else f"{folder}, made when it is needed")
+        return Check(name, True, str(folder) if existing == folder else f"{folder}, created when it is needed")
     return Check(name, False, f"{folder} cannot be written to", f"export {variable}=/a/folder/of/yours")
 
 
 def _stepping(name: str, sim_backend: str) -> Check:
-    env_id = next(row.id for row in CATALOG.values() if row.exists)
+    env_id = next(iter(CATALOG))
     problem, _ = _run(_STEP, env_id, sim_backend)
     if problem is None:
         return Check(name, True, f"{env_id} was made and stepped on {sim_backend}")
-    mend = "bash scripts/setup.sh  # in the checkout; the lines above say what is amiss"
-    return Check(name, False, f"{env_id} cannot be stepped on {sim_backend}: {problem}", mend)
+    fix = "bash scripts/setup.sh  # in the checkout; the lines above say what is wrong"
+    return Check(name, False, f"{env_id} cannot be stepped on {sim_backend}: {problem}", fix)

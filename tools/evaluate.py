@@ -1,47 +1,38 @@
-"""``mikasa eval``: plays checkpoints in episodes that are the same for everybody, and writes down what came out.
+"""``mikasa eval``: plays checkpoints on a fixed set of episodes and writes the results to a file.
 
     mikasa eval --checkpoint runs/A/checkpoint.pt --episodes 100
     mikasa eval --checkpoint runs/{A,B,C}/checkpoint.pt --protocol paper
 
 Episode k of an evaluation has the seed ``FIRST_SEED + k``, whatever the task, the algorithm and the number of
-environments. Training never uses these seeds, and neither do the evaluations by which training chooses best.pt.
+environments. Training does not use these seeds, and neither do the evaluations by which training chooses best.pt.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import gymnasium as gym
-import torch
 import tyro
-from torch import Tensor
 
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
-from mikasa_robo.baselines.checkpoints import (
-    PPO_LSTM,
-    PPO_MLP,
-    CheckpointError,
-    load_checkpoint,
-    load_policy,
-    load_recurrent_policy,
-)
-from mikasa_robo.baselines.environments import check_env_id
-from mikasa_robo.baselines.evaluation import Evaluation, evaluate, torch_threads, wilson_interval
-from mikasa_robo.baselines.loggers import configure_logging, provenance
-from mikasa_robo.baselines.training import env_factory
+from mikasa_robo.deprecation import deprecated_names
 
-from .intervals import bootstrap_interval, require_modules, standard_error
+from .env_ids import OptionError
+from .extras import require_modules
+from .output import FileTakenError, require_folder
 from .report import EVALUATION_FORMAT, METRICS
+
+if TYPE_CHECKING:  # torch is loaded once the options are parsed
+    from mikasa_robo.baselines.arguments import CommonArgs
+    from mikasa_robo.baselines.evaluation import Evaluation
+
+    from .checkpoint import Checkpoint
 
 __all__ = ["EPISODES", "FIRST_SEED", "PAPER_EPISODES", "PAPER_RUNS", "Args", "evaluate_checkpoints", "main"]
 
@@ -49,11 +40,11 @@ log = logging.getLogger(__name__)
 
 FIRST_SEED = 2_000_000
 EPISODES = 100
-"""How many are played by default."""
+"""Episodes that are played by default."""
 PAPER_RUNS, PAPER_EPISODES = 3, 16
 """MIKASA paper (arXiv 2502.10550, appendix on baselines): three training runs, each evaluated on 16 seeds."""
-SAME = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
-"""Arguments of training that say what is played; checkpoints that are averaged have to agree in them."""
+SHARED_ARGS = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
+"""Arguments of training that decide what is played. Checkpoints that are averaged must agree in them."""
 
 
 @dataclass
@@ -62,106 +53,93 @@ class Args:
 
     checkpoint: tuple[Path, ...]
     """Policies that `mikasa train` saved: checkpoint.pt or best.pt of a run."""
+    env_id: str | None = None
+    """The task that the checkpoints were trained on. Only needed for a task of your own, as module:ID: a module is
+    imported only where you name it."""
+    algorithm: str | None = None
+    """Only needed for an algorithm of your own, as module:NAME: a module is imported only where you name it."""
+    network: str | None = None
+    """Likewise for a network of your own."""
     episodes: int | None = None
     """Episodes of each checkpoint, 100 by default; episode k has the seed 2000000 + k."""
     protocol: Literal["fixed", "paper"] = "fixed"
     """paper: three checkpoints, 16 episodes each, mean and standard error over the three."""
     num_envs: int = 50
-    """Episodes at a time; which episodes they are does not depend on it."""
+    """Episodes that run at a time. The episodes are the same whatever the number."""
+    sim_backend: str | None = None
+    """Physics backend of robot tasks, such as physx_cpu; by default as in training."""
+    num_workers: int | None = None
+    """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
+    in this process. Results are the same."""
     out: Path | None = None
-    """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json here."""
+    """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A checkpoint."""
-
-    path: Path
-    sha256: str
-    algorithm: str
-    env_id: str
-    step: int
-    args: CommonArgs
-
-
-def read_subject(path: Path) -> Subject:
-    """What a checkpoint says of itself.
+def check(args: Args) -> list[Checkpoint]:
+    """Read the checkpoints, and check that they can be evaluated together.
 
     Raises:
-        FileNotFoundError: there is none.
-        CheckpointError: it is none of a known algorithm.
+        OptionError: an option cannot be used, or the result would be written over a file.
+        CheckpointError, FileNotFoundError: see `read_checkpoint`.
     """
-    problems = []
-    for kind, trainer in ((PPO_MLP, ppo_mlp), (PPO_LSTM, ppo_lstm)):
-        try:
-            payload = load_checkpoint(path, kind)
-        except CheckpointError as error:
-            problems.append(error)
-            continue
-        args = trainer.Args.parse_plain(payload["args"])
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return Subject(path, digest, args.algorithm, payload["env_id"], payload["step"], args)
-    raise problems[0]
+    from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
 
-
-def load_player(subject: Subject, device: torch.device) -> tuple[Callable[[Any], Tensor], Callable[[], None]]:
-    """What acts, and what is to be called before each round of episodes."""
-    if subject.algorithm == ppo_mlp.Args.algorithm:
-        return load_policy(subject.path, device).act, lambda: None
-    player = ppo_lstm.Player(load_recurrent_policy(subject.path, device))
-    return player.act, player.begin
-
-
-def check(args: Args) -> list[Subject]:
-    """The checkpoints, once it is clear that they can be evaluated together.
-
-    Raises:
-        ArgumentError: an argument cannot be used.
-        CheckpointError, FileNotFoundError: see `read_subject`.
-        FileExistsError: the result would be written over a file.
-    """
     if args.num_envs < 1:
-        raise ArgumentError(f"--num-envs {args.num_envs} cannot be used; use at least 1")
+        raise OptionError(f"--num-envs {args.num_envs} must be at least 1")
+    if args.num_workers is not None and not 1 <= args.num_workers <= args.num_envs:
+        raise OptionError(f"--num-workers {args.num_workers} must be from 1 to --num-envs {args.num_envs}")
     if args.episodes is not None and args.episodes < 1:
-        raise ArgumentError(f"--episodes {args.episodes} cannot be used; use at least 1")
+        raise OptionError(f"--episodes {args.episodes} must be at least 1")
     if not args.checkpoint:
-        raise ArgumentError("--checkpoint names no file; name at least one")
+        raise OptionError("--checkpoint names no file; name at least one")
     if args.protocol == "paper":
         if args.episodes not in (None, PAPER_EPISODES):
-            raise ArgumentError(f"--episodes {args.episodes}: --protocol paper plays {PAPER_EPISODES}; leave it out")
+            raise OptionError(f"--episodes {args.episodes}: --protocol paper plays {PAPER_EPISODES}; leave it out")
         if len(args.checkpoint) != PAPER_RUNS:
             count = len(args.checkpoint)
-            raise ArgumentError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of as many seeds")
-    subjects = [read_subject(path) for path in args.checkpoint]
-    first = subjects[0]
-    for other in subjects[1:]:
-        for name in ("env_id", "algorithm"):
-            a, b = getattr(first, name), getattr(other, name)
-            if a != b:
-                raise ArgumentError(f"{first.path} is of {a} and {other.path} of {b}; evaluate them one by one")
-        for name in SAME:
-            a, b = getattr(first.args, name), getattr(other.args, name)
-            if a != b:
-                raise ArgumentError(f"{first.path} has {name} {a} and {other.path} {b}; evaluate them one by one")
-    for i, subject in enumerate(subjects):
-        if subject.args.seed in (seen := [s.args.seed for s in subjects[:i]]):
-            twin = subjects[seen.index(subject.args.seed)]
-            raise ArgumentError(
-                f"{twin.path} and {subject.path} were both trained with the seed {subject.args.seed}, and an average "
-                "is over different ones; leave one out"
+            raise OptionError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of different seeds")
+    import_foreign(args.algorithm, args.network)
+    checkpoints = [read_checkpoint(path) for path in args.checkpoint]
+    first = checkpoints[0]
+    for other in checkpoints[1:]:
+        _require_same(first, other)
+    by_seed: dict[int, Checkpoint] = {}
+    for checkpoint in checkpoints:
+        twin = by_seed.setdefault(checkpoint.args.seed, checkpoint)
+        if twin is not checkpoint:
+            raise OptionError(
+                f"--checkpoint {twin.path} {checkpoint.path}: both were trained with the seed {checkpoint.args.seed}, and "
+                "an average needs different seeds; leave one out"
             )
-    check_env_id(first.env_id)
+    resolve_checkpoint_env_id(first, args.env_id)
     out = output_path(args, first)
     if out.exists():
-        raise FileExistsError(f"--out {out} exists; name another file, or move that one away")
+        raise FileTakenError(f"--out {out} exists; name another file, or move that one away")
     if not out.parent.is_dir():
-        raise ArgumentError(f"--out {out}: there is no folder {out.parent}; make it, or name another file")
-    return subjects
+        raise OptionError(f"--out {out}: there is no folder {out.parent}; make it, or name another file")
+    require_folder(out.parent)
+    return checkpoints
 
 
-def output_path(args: Args, first: Subject) -> Path:
+def _require_same(first: Checkpoint, other: Checkpoint) -> None:
+    """Raises OptionError where two checkpoints are of different tasks, algorithms or settings."""
+    pairs = [(name, getattr(first, name), getattr(other, name)) for name in ("env_id", "algorithm")]
+    pairs += [(name, getattr(first.args, name), getattr(other.args, name)) for name in SHARED_ARGS]
+    for name, a, b in pairs:
+        if a != b:
+            raise OptionError(
+                f"--checkpoint {first.path} has {name} {a}, and {other.path} has {b}; evaluate them one by one"
+            )
+
+
+def output_path(args: Args, first: Checkpoint) -> Path:
     """Where the result goes."""
-    return args.out or Path(f"eval-{first.env_id}-{first.algorithm}.json")
+    return args.out or default_output(first.env_id, first.algorithm)
+
+
+def default_output(env_id: str, algorithm: str) -> Path:
+    """The file of a result where the user names none."""
+    return Path(f"eval-{env_id}-{algorithm}.json")
 
 
 def figures(result: Evaluation, metric: str) -> list[float]:
@@ -176,7 +154,11 @@ def figures(result: Evaluation, metric: str) -> list[float]:
 
 
 def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
-    """Mean, standard error and 95 % interval of each metric: over training runs, or over the episodes of a single one."""
+    """Mean, standard error and 95 % interval of each metric, over training runs or over the episodes of a single run."""
+    from mikasa_robo.statistics import wilson_interval
+
+    from .intervals import bootstrap_interval, standard_error
+
     told = all(result.tells_success for result in results)
     summary: dict[str, Any] = {"over": "training runs" if len(results) > 1 else "episodes"}
     for metric in METRICS:
@@ -186,7 +168,7 @@ def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
         values = [sum(column) / len(column) for column in columns] if len(columns) > 1 else columns[0]
         kind, low, high = "bootstrap", None, None
         if len(columns) == 1 and metric.startswith("success"):
-            # A bootstrap of a hundred successes would claim that there is no doubt.
+            # A bootstrap of a hundred successes would give an interval without width.
             kind, (low, high) = "Wilson", wilson_interval(round(sum(values)), len(values))
         elif (estimate := bootstrap_interval(values)) is not None:
             low, high = estimate.low, estimate.high
@@ -203,37 +185,48 @@ def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
 def evaluate_checkpoints(
     args: Args,
     command: Sequence[str] = (),
-    make_factory: Callable[[CommonArgs], Callable[[int, str | None], Any]] = env_factory,
+    make_factory: Callable[[CommonArgs], Callable[[int, str | None], Any]] | None = None,
 ) -> dict[str, Any]:
-    """Evaluates and writes the JSON file; returns what it holds.
+    """Evaluate, write the JSON file and return what it holds.
 
     Args:
         args: what to evaluate.
         command: the command line, to record.
-        make_factory: from the arguments of training to what makes the environments.
+        make_factory: from the arguments of training to what makes the environments; by default that of training.
 
     Raises:
-        ArgumentError, CheckpointError, FileNotFoundError, FileExistsError: see `check`; nothing has been written.
+        OptionError, CheckpointError, FileNotFoundError: see `check`; nothing has been written.
         ModuleNotFoundError: rliable is not installed.
     """
+    import gymnasium as gym
+
+    from mikasa_robo.baselines.command import env_factory
+    from mikasa_robo.baselines.evaluation import evaluate, torch_threads
+    from mikasa_robo.baselines.loggers import provenance
+
+    from .checkpoint import make_policy
+
     require_modules("report", "rliable")
-    subjects = check(args)
-    first = subjects[0]
+    checkpoints = check(args)
+    first = checkpoints[0]
     episodes = args.episodes or (PAPER_EPISODES if args.protocol == "paper" else EPISODES)
+    trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
+    if args.sim_backend is not None:
+        trained.sim_backend = args.sim_backend
     with contextlib.ExitStack() as stack:
         try:
-            env: Any = make_factory(first.args)(min(args.num_envs, episodes), None)
+            env: Any = (make_factory or env_factory)(trained)(min(args.num_envs, episodes), None)
         except (RuntimeError, ValueError, gym.error.Error) as error:
-            raise ArgumentError(f"{first.path}: cannot make {first.env_id}: {error}") from error
+            raise OptionError(f"{first.path}: cannot make {first.env_id}: {error}") from error
         stack.callback(env.close)
-        # The simulator has threads of its own; torch's would only take the cores away from them.
+        # The simulator has threads of its own; torch's would only compete with them for the cores.
         stack.enter_context(torch_threads(1))
         device = env.unwrapped.device
         results = []
-        for subject in subjects:
-            act, begin = load_player(subject, device)
-            result = evaluate(act, env, episodes=episodes, first_seed=FIRST_SEED, device=device, begin=begin)
-            log.info("%s, %s", subject.path, result.describe())
+        for checkpoint in checkpoints:
+            policy = make_policy(checkpoint, device=device)
+            result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
+            log.info("%s, %s", checkpoint.path, result.describe())
             results.append(result)
     content = {
         "format": EVALUATION_FORMAT,
@@ -242,9 +235,9 @@ def evaluate_checkpoints(
         "algorithm": first.algorithm,
         "seeds": {"first": FIRST_SEED, "episodes": episodes, "rule": "episode k has the seed first + k"},
         "num_envs": min(args.num_envs, episodes),
-        "settings": {name: getattr(first.args, name) for name in SAME},
+        "settings": {name: getattr(trained, name) for name in SHARED_ARGS},
         "summary": summarize(results),
-        "runs": [_entry(subject, result) for subject, result in zip(subjects, results, strict=True)],
+        "runs": [_entry(checkpoint, result) for checkpoint, result in zip(checkpoints, results, strict=True)],
         **provenance(command),
     }
     with output_path(args, first).open("x") as file:
@@ -252,13 +245,13 @@ def evaluate_checkpoints(
     return content
 
 
-def _entry(subject: Subject, result: Evaluation) -> dict[str, Any]:
+def _entry(checkpoint: Checkpoint, result: Evaluation) -> dict[str, Any]:
     return {
-        "checkpoint": str(subject.path),
-        "sha256": subject.sha256,
-        "seed": subject.args.seed,
-        "training_steps": subject.step,
-        "args": subject.args.plain(),
+        "checkpoint": str(checkpoint.path),
+        "sha256": checkpoint.sha256,
+        "seed": checkpoint.args.seed,
+        "training_steps": checkpoint.step,
+        "args": checkpoint.args.to_dict(),
         "summary": result.summary(),
         "episodes": {name: column for name, column in dataclasses.asdict(result).items() if isinstance(column, list)},
     }
@@ -285,18 +278,31 @@ def describe(content: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command with ``argv`` and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     args = tyro.cli(Args, args=argv, prog="mikasa eval")
+
+    from mikasa_robo.baselines.checkpoints import CheckpointError
+    from mikasa_robo.baselines.loggers import configure_logging
+
     configure_logging()
     try:
         content = evaluate_checkpoints(args, ["mikasa", "eval", *argv])
-    except (ArgumentError, CheckpointError, FileNotFoundError, FileExistsError, ModuleNotFoundError) as error:
+    except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))
-    print(f"written: {args.out or output_path(args, read_subject(args.checkpoint[0]))}")
+    print(f"written: {args.out or default_output(content['env_id'], content['algorithm'])}")
     return 0
+
+
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "Subject": "mikasa_robo.tools.checkpoint:Checkpoint",
+        "read_subject": "mikasa_robo.tools.checkpoint:read_checkpoint",
+    },
+)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 import tyro
 
-import mikasa_robo
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
-from mikasa_robo.experts.policies import OBS_MODE, Embodied, Expert, Forgetful, Random, Sweeper
-from mikasa_robo.experts.registry import has_skill, make_skill
-from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering, write_video
+from mikasa_robo.experts.makers import PolicyName, policy_maker
 
-PolicyName = Literal["expert", "forgetful", "memoryless", "sweeper", "embodied", "random"]
+from .env_ids import OptionError, resolve_env_id
+from .output import require_folder
+
+if TYPE_CHECKING:  # torch and the simulator are loaded once the options are known to be good
+    from mikasa_robo.experts.evaluation import PolicyMaker
+
+__all__ = ["Options", "PolicyName", "film", "main", "policy_maker"]
 
 
 @dataclass
@@ -27,45 +29,40 @@ class Options:
     """Run a scripted policy on a task and print its success rate."""
 
     env_id: str
-    """The task."""
+    """The task; module:ID imports the module first, for a task of your own with an expert."""
     policy: PolicyName = "expert"
-    """expert reads the oracle; forgetful remembers the last k views, memoryless none; sweeper tries everything; embodied
-    writes the cue into its posture; random acts at random."""
+    """expert reads the oracle; window remembers the last k views, memoryless none; exhaustive tries all candidates; posture
+    writes the cue into the arm's posture; random acts at random. The names forgetful, sweeper and embodied still work."""
     k: int = 1000
-    """How many views before the present one `forgetful` remembers; as many as there are by default."""
+    """How many views before the present one `window` remembers; by default the whole episode."""
     episodes: int = 100
     """Episodes to run, rounded up to whole batches of num_envs."""
     num_envs: int = 64
-    """Episodes at a time."""
+    """Episodes that run at a time."""
     seed: int = 0
-    """Of the first batch of episodes; the next has the next."""
+    """Of the first batch of episodes; each further batch has the next one."""
     arm: Literal["free", "held"] = "free"
     """held keeps the arm still until the response phase."""
     video: Path | None = None
-    """Saves the first episode of four environments as an MP4 here, a new file."""
-
-
-def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
-    """What makes the policy with this name, for a skill."""
-    makers: dict[str, Any] = {
-        "expert": Expert,
-        "forgetful": functools.partial(Forgetful, k=k),
-        "memoryless": functools.partial(Forgetful, k=0),
-        "sweeper": Sweeper,
-        "embodied": Embodied,
-        "random": Random,
-    }
-    maker: PolicyMaker = makers[name]
-    return maker
+    """Save the first episode of four environments as an MP4 here, a new file."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with ``argv`` and returns its exit code."""
+    """Run the command with ``argv`` and return its exit code."""
     options = tyro.cli(Options, args=argv, prog="mikasa expert")
-    problem = _problem(options)
-    if problem:
-        print(problem, file=sys.stderr)
+    try:
+        _check(options)
+        options = dataclasses.replace(options, env_id=resolve_env_id(options.env_id))
+        _check_task(options)
+    except OptionError as error:
+        print(error, file=sys.stderr)
         return 2
+
+    import torch
+
+    from mikasa_robo.experts.evaluation import evaluate
+    from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
+
     if options.video is not None:
         try:  # before the episodes, not after them
             require_rendering("--video", "cuda" if torch.cuda.is_available() else "cpu")
@@ -87,40 +84,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _problem(options: Options) -> str | None:
-    if options.env_id not in CATALOG or not has_skill(options.env_id):
-        return f"--env-id {options.env_id}: no such task with an expert; `mikasa list` shows all tasks"
+def _check(options: Options) -> None:
+    """Raises OptionError for what is wrong whatever the task."""
     for name in ("episodes", "num_envs"):
         if getattr(options, name) < 1:
-            return f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1"
-    if options.k < 0:
-        return f"--k {options.k} must be at least 0"
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1")
+    for name in ("k", "seed"):
+        if getattr(options, name) < 0:
+            raise OptionError(f"--{name} {getattr(options, name)} must be at least 0")
+    if options.video is not None:
+        require_folder(options.video.parent, "--video: the folder")
+        if options.video.exists():
+            raise OptionError(f"--video {options.video} exists already; choose another name, or move it away")
+
+
+def _check_task(options: Options) -> None:
+    """Raises OptionError where the task has no expert, or cannot hold the arm."""
+    from mikasa_robo.experts.registry import has_skill
+
+    if not has_skill(options.env_id):
+        raise OptionError(f"--env-id {options.env_id} has no expert; `mikasa list` shows the tasks that have one")
     if options.arm == "held" and not CATALOG[options.env_id].response:
-        return f"--arm held would hold the arm for ever: {options.env_id} is acted in while its cue is on view"
-    if options.video is not None and options.video.exists():
-        return f"--video {options.video} exists already: choose another name, or move it away"
-    return None
+        raise OptionError(
+            f"--arm held would hold the arm for the whole episode: {options.env_id} has no response phase; leave it out"
+        )
 
 
-@torch.no_grad()
 def film(env_id: str, make_policy: PolicyMaker, path: Path, seed: int = 0, num_envs: int = 4, **kwargs: Any) -> None:
-    """Draws one episode of ``num_envs`` environments side by side, until all are over, as an MP4 of 20 frames/s."""
-    from mani_skill.utils.visualization.misc import tile_images
+    """Film one episode of ``num_envs`` environments side by side, until all are over, as an MP4.
 
-    env: Any = mikasa_robo.make_env(env_id, num_envs, obs_mode=OBS_MODE, render_mode="rgb_array", **kwargs)
-    task = env.unwrapped
-    policy = make_policy(make_skill(env_id, task))
-    obs, info = env.reset(seed=seed)
-    policy.reset()
-    frames, done = [], torch.zeros(num_envs, dtype=torch.bool, device=task.device)
-    rows = max(1, round(num_envs**0.5))
-    for _ in range(task.horizon):
-        frames.append(tile_images(env.render(), nrows=rows).cpu().numpy())
-        obs, _, _, _, info = env.step(policy.act(obs, info))
-        done |= info["success"] | info["fail"]
-        if bool(done.all()):
-            break
-    frames.append(tile_images(env.render(), nrows=rows).cpu().numpy())
-    env.close()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_video(path, frames, fps=20)
+    ``seed`` is that of the batch, as in `mikasa_robo.experts.evaluation.evaluate`. Raises FileExistsError for a path
+    that is taken.
+    """
+    from .playing import ScriptedPlayer, film_tiled, make_player_env
+
+    player = ScriptedPlayer(make_policy)
+    with contextlib.closing(make_player_env(env_id, num_envs, player.settings, "rgb_array", **kwargs)) as env:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        film_tiled(env, player, seed, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``mikasa gallery``: a looping picture of each family of tasks, as the expert does it."""
+"""``mikasa gallery``: a looping image of each family of tasks, as the expert does it."""
 
 from __future__ import annotations
 
@@ -10,135 +10,146 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from PIL import Image
 
-import mikasa_robo
-from mikasa_robo.sim.render import RenderingUnavailableError
-from mikasa_robo.utils.wrappers import RenderStepInfoWrapper
+from mikasa_robo.catalog import CATALOG, View
 
-from .record import WHOLE_TABLE, Pictures, Player, View, play
+from .cameras import camera_config
+from .env_ids import OptionError, resolve_env_id
+from .output import require_folder
 
-__all__ = ["SCENES", "main"]
+if TYPE_CHECKING:  # the simulator is loaded once the options are known to be good
+    from mikasa_robo.video import Images
+
+    from .playing import PolicyPlayer
+
+__all__ = ["Options", "main", "scenes"]
 
 SEEDS = 8
 """The first of so many episodes in which the expert succeeds is drawn."""
 EVERY, MILLISECONDS = 2, 100
-"""A picture for each second control step, in true speed."""
+"""An image for every second control step, in true speed."""
 HOLD = 1500
-"""For how long the last picture stays, ms."""
+"""For how long the last image stays, ms."""
 LIMIT = 300_000
 """Largest size of a file, bytes."""
 QUALITIES = (75, 60, 45, 30, 15)
 """Of WebP, best first: the first one that keeps to `LIMIT` is taken."""
+SIZES = (64, 1024)  # pixels
 
-NEAR = View((0.7, 0.0, 0.72), (-0.02, 0.0, 0.12), 0.6)
-"""Takes in what lies in the middle of the table."""
-ARC = View((0.7, 0.0, 0.65), (-0.05, 0.0, 0.1), 0.78)
-"""Takes in an arc of objects."""
-AHEAD = View((0.85, 0.0, 0.75), (0.07, 0.0, 0.1), 0.6)
-"""Takes in the middle of the table and what lies ahead of it."""
 
-SCENES: dict[str, tuple[str, View]] = {
-    "ShellGame": ("ShellGamePick-v0", NEAR),
-    "Intercept": ("InterceptMedium-v0", WHOLE_TABLE),
-    "InterceptGrab": ("InterceptGrabMedium-v0", WHOLE_TABLE),
-    "RotateLenient": ("RotateLenientPos-v0", NEAR),
-    "RotateStrict": ("RotateStrictPosNeg-v0", NEAR),
-    "TakeItBack": ("TakeItBack-v0", AHEAD),
-    "RememberColor": ("RememberColor5-v0", ARC),
-    "RememberShape": ("RememberShape9-v0", ARC),
-    "RememberShapeAndColor": ("RememberShapeAndColor3x3-v0", ARC),
-    "BunchOfColors": ("BunchOfColors3-v0", NEAR),
-    "SeqOfColors": ("SeqOfColors3-v0", NEAR),
-    "ChainOfColors": ("ChainOfColors3-v0", NEAR),
-}
-"""Each family's task that is drawn, and from where."""
+def scenes() -> dict[str, tuple[str, View]]:
+    """For each family the ID that is drawn and the camera, from the rows that name one."""
+    return {row.family: (row.id, row.gallery) for row in CATALOG.values() if row.gallery is not None}
 
 
 @dataclass
 class Options:
-    """Draw a looping picture of each family of tasks, as its expert does it. Pictures of the same names are replaced."""
+    """Draw a looping WebP image of each family of tasks, under 300 kB. Existing images are replaced."""
 
-    out: Path = Path("docs/gallery")
-    """The folder for the pictures, <Family>.webp each."""
     family: tuple[str, ...] = ()
-    """Only these families."""
+    """Only these families, such as ShellGame TakeItBack."""
+    env_id: tuple[str, ...] = ()
+    """These tasks instead of families; module:ID imports the module first, for a task of your own with an expert."""
+    out: Path = Path("docs/gallery")
+    """The folder for the images, <family>.webp or <ID>.webp."""
     size: int = 256
     """Height and width, pixels."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with ``argv`` and returns its exit code."""
+    """Run the command with ``argv`` and return its exit code."""
     options = tyro.cli(Options, args=argv, prog="mikasa gallery")
-    problem = _problem(options)
-    if problem:
-        print(problem, file=sys.stderr)
-        return 2
     try:
-        for family in options.family or SCENES:
-            path = options.out / f"{family}.webp"
-            picture = encode(*draw(*SCENES[family], options.size))
+        chosen = _chosen(options)
+    except OptionError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+    from mikasa_robo.sim.render import RenderingUnavailableError
+
+    try:
+        for name, (env_id, view) in chosen.items():
+            path = options.out / f"{name}.webp"
+            image = encode(*draw(env_id, view, options.size))
             options.out.mkdir(parents=True, exist_ok=True)
-            _replace(path, picture)
-            print(f"{path}: {len(picture) / 1000:.0f} kB")
-    except RenderingUnavailableError as error:
+            _replace(path, image)
+            print(f"{path}: {len(image) / 1000:.0f} kB")
+    except (OptionError, RenderingUnavailableError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0
 
 
-def _problem(options: Options) -> str | None:
-    unknown = [family for family in options.family if family not in SCENES]
+def _chosen(options: Options) -> dict[str, tuple[str, View]]:
+    """What to draw, by the name of the file. Raises OptionError for an option that cannot be used."""
+    families = scenes()
+    unknown = [family for family in options.family if family not in families]
     if unknown:
-        return f"--family {' '.join(unknown)}: use some of {', '.join(SCENES)}"
-    if not 64 <= options.size <= 1024:
-        return f"--size {options.size} must be a number of pixels from 64 to 1024"
-    if options.out.exists() and not options.out.is_dir():
-        return f"--out {options.out} is no folder: choose another name"
-    return None
+        raise OptionError(f"--family {' '.join(unknown)}: no such family; use some of {', '.join(families)}")
+    if options.family and options.env_id:
+        raise OptionError("--family and --env-id exclude each other; leave one out")
+    if not SIZES[0] <= options.size <= SIZES[1]:
+        raise OptionError(f"--size {options.size} must be a number of pixels from {SIZES[0]} to {SIZES[1]}")
+    require_folder(options.out)
+    if not options.env_id:
+        return {family: families[family] for family in options.family or families}
+    return {env_id: (env_id, _view_of(env_id)) for env_id in map(resolve_env_id, options.env_id)}
 
 
-def draw(env_id: str, view: View, size: int) -> tuple[list[Pictures], list[int]]:
-    """The pictures (size, size, 3) of an episode in which the expert succeeds, and how long each stays, ms.
+def _view_of(env_id: str) -> View:
+    """The camera for a task. Raises OptionError where the task has no expert."""
+    from mikasa_robo.experts.registry import has_skill
 
-    Raises RuntimeError where it succeeds in none of the first `SEEDS`.
+    if not has_skill(env_id):
+        raise OptionError(f"--env-id {env_id} has no expert, and the gallery shows the expert; leave it out")
+    row, families = CATALOG[env_id], scenes()
+    return families[row.family][1] if row.family in families else row.view
+
+
+def draw(env_id: str, view: View, size: int) -> tuple[list[Images], list[int]]:
+    """The images (size, size, 3) of an episode in which the expert succeeds, and how long each stays, ms.
+
+    Raises OptionError where it succeeds in none of the first `SEEDS`.
     """
-    player = Player("expert")
+    from mikasa_robo.utils.wrappers import RenderStepInfoWrapper
+
+    from .playing import load_player, make_player_env, play
+
+    player = load_player("expert")
     seed = _first_success(env_id, player)
-    env: Any = mikasa_robo.make_env(
-        env_id,
-        1,
-        obs_mode=player.obs_mode,
-        render_mode="rgb_array",
-        human_render_camera_configs=view.camera(size),
-    )
+    camera = camera_config(view, size)
+    env = make_player_env(env_id, 1, player.settings, "rgb_array", human_render_camera_configs=camera)
     with contextlib.closing(env):
-        pictures = [frame.pictures[0] for frame in play(RenderStepInfoWrapper(env), player, [seed], EVERY)]
-    return pictures, [MILLISECONDS] * (len(pictures) - 1) + [HOLD]
+        images = [frame.images[0] for frame in play(RenderStepInfoWrapper(env), player, [seed], EVERY)]
+    return images, [MILLISECONDS] * (len(images) - 1) + [HOLD]
 
 
-def _first_success(env_id: str, player: Player) -> int:
-    env: Any = mikasa_robo.make_env(env_id, SEEDS, obs_mode=player.obs_mode)
+def _first_success(env_id: str, player: PolicyPlayer) -> int:
+    from .playing import make_player_env, play
+
+    env: Any = make_player_env(env_id, SEEDS, player.settings, None)
     with contextlib.closing(env):
         (last,) = play(env, player, range(SEEDS), every=0)
     if not last.success.any():
-        raise RuntimeError(f"the expert of {env_id} succeeds in none of the episodes of the seeds 0 to {SEEDS - 1}")
+        raise OptionError(f"--env-id {env_id}: the expert fails in all episodes of the seeds 0 to {SEEDS - 1}")
     return int(last.success.argmax())
 
 
-def encode(pictures: Sequence[Pictures], milliseconds: Sequence[int]) -> bytes:
-    """A looping WebP, as good as `LIMIT` allows or, where none keeps to it, the smallest."""
-    images = [Image.fromarray(picture) for picture in pictures]
+def encode(images: Sequence[Images], milliseconds: Sequence[int]) -> bytes:
+    """A looping WebP, of the best quality that keeps to `LIMIT`, or the smallest if none does."""
+    from PIL import Image
+
+    frames = [Image.fromarray(image) for image in images]
     for quality in QUALITIES:
         file = io.BytesIO()
-        images[0].save(
+        frames[0].save(
             file,
             "WEBP",
             save_all=True,
-            append_images=images[1:],
+            append_images=frames[1:],
             duration=list(milliseconds),
             loop=0,
             quality=quality,
@@ -150,10 +161,14 @@ def encode(pictures: Sequence[Pictures], milliseconds: Sequence[int]) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Writes a file in one go: a crash leaves the old one."""
+    """Write a file at once: a crash leaves the old one."""
     partial = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
     try:
         partial.write_bytes(data)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,9 +1,8 @@
-"""How sure a mean over training runs is: its standard error, and bootstrap intervals by rliable."""
+"""How certain a mean over training runs is: its standard error, and bootstrap intervals by rliable."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Estimate", "aggregate", "bootstrap_interval", "require_modules", "standard_error"]
+from .extras import require_modules
+
+__all__ = ["Estimate", "aggregate", "bootstrap_interval", "standard_error"]
 
 RESAMPLES = 2000
 SEED = 0
@@ -22,29 +23,20 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval."""
+    """A number with its 95 % interval."""
 
     value: float
     low: float
     high: float
 
 
-def require_modules(extra: str, *names: str) -> None:
-    """Raises ``ModuleNotFoundError``, with the way to get it, where a module of the extra ``extra`` is not installed."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(
-                f"this needs {name}, which is not installed: pip install 'mikasa-suite[{extra}]'", name=name
-            )
-
-
 def standard_error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean of ``values``, by the sample standard deviation; None for fewer than two."""
+    """Standard error of the mean of ``values``, from the sample standard deviation; None for fewer than two."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def bootstrap_interval(values: Sequence[float]) -> Estimate | None:
-    """Mean of ``values`` (one a run, or one an episode) with its percentile bootstrap interval; None for fewer than two."""
+    """Mean of ``values``, one for each run or episode, with its percentile bootstrap interval; None for fewer than two."""
     return _estimate(np.asarray(values, dtype=np.float64)[:, None])[0] if len(values) > 1 else None
 
 
@@ -52,7 +44,7 @@ def aggregate(scores: Scores) -> tuple[Estimate, Estimate]:
     """Mean and interquartile mean over runs and tasks, with stratified bootstrap intervals.
 
     Args:
-        scores: (R, T) score of run r at task t. Runs are resampled within each task (Agarwal et al., 2021,
+        scores: (R, T) score of run r on task t. Runs are resampled within each task (Agarwal et al., 2021,
             arXiv 2108.13264), so the intervals are about other seeds, not about other tasks.
 
     Raises:
@@ -81,7 +73,7 @@ def _estimate(scores: Scores) -> list[Estimate]:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """rliable draws from numpy's global generator, whatever it is given: seeded for a block, and put back after it."""
+    """Seed numpy's global generator, which rliable always draws from, for a block, and restore it afterwards."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(SEED)  # noqa: NPY002
     try:

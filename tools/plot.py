@@ -1,6 +1,6 @@
-"""Draws the learning curves of one or more runs from their progress.csv.
+"""Draw the learning curves of one or more runs from their progress.csv.
 
-python -m baselines.plot runs/A runs/B --out curves.png
+python -m mikasa_robo.tools.plot runs/A runs/B --out curves.png
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ __all__ = ["Args", "main", "read_column", "read_progress"]
 
 @dataclass
 class Args:
-    """Draws success and return against environment steps."""
+    """Draw success and return against environment steps."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run folders that hold a progress.csv."""
+    """Run folders, each with a progress.csv."""
     out: Path = Path("curves.png")
-    """The picture; its suffix says of which kind."""
+    """The image; its suffix decides the format."""
 
 
 def read_progress(run_dir: Path) -> list[dict[str, str]]:
     """The rows of a run's progress.csv.
 
     Raises:
-        ValueError: there is none, or it is empty.
+        ValueError: there is no such file, or it is empty.
     """
     path = run_dir / "progress.csv"
     if not path.is_file():
-        raise ValueError(f"{run_dir} holds no progress.csv; pass the folder of a training run")
+        raise ValueError(f"{run_dir} has no progress.csv; name the folder of a training run")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     if not rows:
@@ -44,19 +44,19 @@ def read_progress(run_dir: Path) -> list[dict[str, str]]:
 
 
 def read_column(rows: Sequence[dict[str, str]], name: str) -> tuple[list[float], list[float]]:
-    """Steps and values of a column, without the rows that leave it empty."""
+    """Steps and values of a column, without the rows where it is empty."""
     kept = [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
     return [step for step, _ in kept], [value for _, value in kept]
 
 
 def draw(runs: Sequence[Path], out: Path) -> None:
-    """Writes the picture: success on the left, return on the right."""
+    """Write the image: success on the left, return on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    tables = [(run.name, read_progress(run)) for run in runs]  # all are read before anything is drawn
+    tables = [(run.name, read_progress(run)) for run in runs]  # read all before anything is drawn
     figure, (success, returns) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     for index, (name, rows) in enumerate(tables):
         colour = f"C{index}"
@@ -71,16 +71,16 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     for axes in (success, returns):
         axes.set_xlabel("environment steps")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", title="thick: evaluation, pale: training", title_fontsize="small")
+        axes.legend(fontsize="small", title="dots: evaluation, pale: training", title_fontsize="small")
     figure.savefig(out, dpi=120)
     plt.close(figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    args = tyro.cli(Args, args=argv, prog=f"python -m {__package__}.plot", description=__doc__)
+    """Run the command with ``argv`` and return its exit code."""
+    args = tyro.cli(Args, args=argv, prog="python -m mikasa_robo.tools.plot", description=__doc__)
     if not args.runs:
-        sys.stderr.write("no run folder given; name at least one\n")
+        sys.stderr.write("name at least one run folder\n")
         return 2
     try:
         draw(args.runs, args.out)

@@ -1,8 +1,8 @@
-"""``mikasa report``: a table and learning curves over the runs in some folders.
+"""``mikasa report``: a table and learning curves of the runs in some folders.
 
-mikasa report runs/ --out report/
+    mikasa report runs/ --out report/
 
-A run counts once it is finished, that is, once it has a final_eval.json. Others are listed with what they lack.
+A run counts once it is finished, which means that it has a final_eval.json. Others are listed with what they lack.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from .intervals import Estimate, aggregate, bootstrap_interval, require_modules, standard_error
+from mikasa_robo.env_ids import split_env_id
+
+from .env_ids import OptionError
+from .extras import require_modules
+from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
+from .output import require_folder, require_new_files
 from .plot import read_column, read_progress
 
 __all__ = [
@@ -37,11 +42,11 @@ __all__ = [
 EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
 METRICS = ("success_once", "success_at_end", "return", "length")
-"""Means over the episodes of an evaluation: shares of episodes, sum of rewards, control steps."""
+"""Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
-"""A folder that holds one of these is a run's."""
-PERSONAL = ("seed", "run_dir", "resume", "torch_threads")
-"""Arguments in which runs of one group may well differ."""
+"""A folder with one of these files is a run."""
+PER_RUN_ARGS = ("seed", "run_dir", "resume", "torch_threads")
+"""Arguments in which runs of one group are expected to differ."""
 
 Source = Literal["training", "eval"]
 
@@ -51,30 +56,30 @@ class Args:
     """Make a table and learning curves of training runs and evaluations."""
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run folders, folders that hold such at any depth, or files that `mikasa eval` wrote."""
+    """Run folders, folders that contain such folders at any depth, or files that `mikasa eval` wrote."""
     out: Path = Path("report")
-    """Folder for report.md, runs.csv and curves-*.png; none of them may exist."""
+    """The folder for report.md, runs.csv and curves-*.png, none of which may exist."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished training run, as its last evaluation or `mikasa eval` saw it."""
+    """One finished training run, with the results of its final evaluation or of `mikasa eval`."""
 
     path: Path
     source: Source
-    env_id: str  # with the task's own arguments, where there were some: with others it is another task
+    env_id: str  # and the task's own arguments, if any: other arguments make it another task
     algorithm: str
     seed: int
     steps: int  # environment steps of training
     wall_time: float | None  # s, of training
     episodes: int
-    scores: dict[str, float]  # by METRICS; nan where the task has no such figure
+    scores: dict[str, float]  # by METRICS; nan where the task does not have this metric
     args: dict[str, Any]
 
 
 @dataclass
 class Collection:
-    """What was found: runs that count, and what is wrong with everything else."""
+    """What was found: the runs that count, and what is wrong with the others."""
 
     runs: list[Run] = field(default_factory=list)
     problems: list[tuple[Path, str]] = field(default_factory=list)
@@ -89,13 +94,13 @@ class Collection:
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """Reads all runs and evaluations at or below ``paths``; raises ``FileNotFoundError`` where one does not exist."""
+    """Read all runs and evaluations at or below ``paths``. Raises ``FileNotFoundError`` for a path that does not exist."""
     result = Collection()
     seen: set[Path] = set()
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(
-                f"{path} does not exist; name a run folder, a folder of such, or an evaluation's JSON"
+                f"{path} does not exist; name a run folder, a folder of run folders, or a file of `mikasa eval`"
             )
         if path.is_dir():
             folders = [path, *sorted(p for p in path.rglob("*") if p.is_dir())]
@@ -112,19 +117,19 @@ def collect(paths: Sequence[Path]) -> Collection:
                 seen.add(file.resolve())
                 _read_evaluation(file, result, named=file == path)
         if len(result.runs) + len(result.problems) == before and path.resolve() not in seen:
-            result.problems.append((path, "no run and no evaluation in it"))
+            result.problems.append((path, "contains no run and no evaluation"))
     _drop_repeated(result)
     return result
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Raises ``ValueError`` that says what is wrong with the file."""
+    """The JSON object in a file. Raises ``ValueError`` that says what is wrong with the file."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path.name} cannot be read ({error})") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path.name} holds no JSON object")
+        raise ValueError(f"{path.name} is not a JSON object")
     return content
 
 
@@ -165,20 +170,20 @@ def _read_run(folder: Path, into: Collection) -> None:
 
 def _task(env_id: Any, args: dict[str, Any]) -> str:
     own = " ".join(sorted(map(str, args.get("env_kwargs") or ())))
-    return f"{env_id} {own}".strip()
+    return f"{split_env_id(str(env_id))[1]} {own}".strip()
 
 
 def _how_far(folder: Path) -> str:
     try:
         last = f"progress.csv ends at step {float(read_progress(folder)[-1]['step']):,.0f}"
     except (ValueError, KeyError, TypeError):
-        last = "no step in a progress.csv"
-    resume = "can go on with --resume" if any(folder.glob("resume-*.pt")) else "nothing to --resume from"
+        last = "progress.csv is missing or empty"
+    resume = "continue it with --resume" if any(folder.glob("resume-*.pt")) else "it has no checkpoint to --resume from"
     return f"{last}; {resume}"
 
 
 def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
-    """Reads a JSON file of `mikasa eval`; one of another kind is a problem only where the user has ``named`` it."""
+    """Read a JSON file of `mikasa eval`. Another kind of file is a problem only if the user has ``named`` it."""
     try:
         content = _read_json(file)
         if content.get("format") != EVALUATION_FORMAT:
@@ -208,33 +213,33 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
 
 
 def _drop_repeated(collection: Collection) -> None:
-    """Keeps one of several runs with the same task, algorithm and seed, the longest: they are no independent sample."""
+    """Keep the longest of several runs with the same task, algorithm and seed: they are not independent samples."""
     kept: dict[tuple[Source, str, str, int], Run] = {}
     for run in sorted(collection.runs, key=lambda r: (-r.steps, -r.episodes)):
         first = kept.setdefault((run.source, run.env_id, run.algorithm, run.seed), run)
         if first is not run:
-            why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is in {first.path} already"
+            why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is already in {first.path}"
             collection.problems.append((run.path, why))
     collection.runs = [run for run in collection.runs if any(run is other for other in kept.values())]
 
 
 def settings_that_differ(runs: Sequence[Run]) -> list[str]:
-    """Names of the arguments, other than seed and folder, in which ``runs`` are not the same."""
-    names = sorted({name for run in runs for name in run.args} - set(PERSONAL))
+    """Names of the arguments in which ``runs`` differ, except for `PER_RUN_ARGS`."""
+    names = sorted({name for run in runs for name in run.args} - set(PER_RUN_ARGS))
     return [name for name in names if len({json.dumps(run.args.get(name)) for run in runs}) > 1]
 
 
 def learning_curve(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> tuple[list[float], list[float], list[float]]:
-    """Mean and standard error over runs that were evaluated at steps of their own.
+    """Mean and standard error over runs that were evaluated at different steps.
 
     Args:
-        curves: steps (rising) and values of each run, not empty.
+        curves: for each run its steps, in rising order, and its values; not empty.
 
     Returns:
-        All steps that lie in every run's range, the mean there of the linearly interpolated runs, and its standard
-        error (nan for a single run).
+        All steps within the range of every run, and for each the mean over the linearly interpolated runs and its
+        standard error (nan for a single run).
     """
     first, last = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
     grid = sorted({step for steps, _ in curves for step in steps if first <= step <= last})
@@ -244,15 +249,15 @@ def learning_curve(
 
 
 def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str, path: Path) -> bool:
-    """Draws a panel for each task with a line for each algorithm; False, and no picture, where no run has the figures."""
+    """Draw a panel for each task with a line for each algorithm. Returns False, and draws nothing, if there is no data."""
     panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
     for (env_id, algorithm), runs in groups.items():
         for run in runs:
             try:
                 rows = read_progress(run.path)
-            except ValueError:  # among the problems already
+            except ValueError:  # listed among the problems
                 continue
-            # A run without evaluations on its way has the figures of its training episodes.
+            # A run that was not evaluated during training has the metrics of its training episodes.
             curve = next(
                 (c for c in (read_column(rows, f"{kind}/{metric}") for kind in ("eval", "train")) if len(c[0]) > 1),
                 None,
@@ -346,7 +351,7 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 
 
 def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
-    """Mean and interquartile mean of success over the tasks of each algorithm that has more than one."""
+    """Mean and interquartile mean of success over the tasks, for each algorithm with more than one task."""
     lines, notes = [], []
     for algorithm in sorted({name for _, name in groups}):
         tasks = {env_id: runs for (env_id, name), runs in groups.items() if name == algorithm}
@@ -356,11 +361,11 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
             continue
         if counts == {1} or len(counts) > 1:
             reason = (
-                "one run of each"
+                "only one run of each"
                 if counts == {1}
-                else f"unequal numbers of runs ({', '.join(map(str, sorted(counts)))})"
+                else f"a different number of runs for each ({', '.join(map(str, sorted(counts)))})"
             )
-            notes.append(f"{algorithm}: no figure over its {len(scored)} tasks, as there is {reason}.")
+            notes.append(f"{algorithm}: no mean over its {len(scored)} tasks, because there is {reason}.")
             continue
         scores = np.array([[run.scores["success_once"] for run in runs] for runs in scored.values()]).T
         figures = [f"{e.value:.1%} ({_interval(e, 'success_once')})" for e in aggregate(scores)]
@@ -372,24 +377,22 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 
 
 def write_report(collection: Collection, out: Path) -> Path:
-    """Writes report.md, runs.csv and the curves into ``out``; returns the path of report.md.
+    """Write report.md, runs.csv and the curves into ``out``; return the path of report.md.
 
     Raises:
-        FileExistsError: one of them is there already; nothing has been written.
+        OptionError: ``out`` cannot be used, or one of the files exists. Nothing has been written.
         ModuleNotFoundError: rliable or matplotlib is not installed.
     """
     training, evaluations = collection.groups("training"), collection.groups("eval")
-    pictures = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
+    plots = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
     report, table = out / "report.md", out / "runs.csv"
-    for path in (report, table, *pictures.values()):
-        if path.exists():
-            raise FileExistsError(f"{path} exists; name another folder with --out, or move that file away")
+    require_new_files(out, (report, table, *plots.values()))
     require_modules("report", "rliable", "matplotlib")
     lines = [
         "# Report",
         "",
-        "Mean ± standard error over training runs; a dash where there is none. Intervals: percentile bootstrap "
-        "over runs by rliable (95 %); with as few as three runs they are rough.",
+        "Mean ± standard error over training runs, or a dash if there is none. Intervals are 95 % percentile bootstraps "
+        "over runs by rliable; with as few as three runs they are rough.",
         "",
     ]
     out.mkdir(parents=True, exist_ok=True)
@@ -400,16 +403,16 @@ def write_report(collection: Collection, out: Path) -> Path:
         for (env_id, algorithm), runs in groups.items():
             if differ := settings_that_differ(runs):
                 lines += [
-                    f"Runs of {algorithm} on `{env_id}` differ in {', '.join(differ)}, and are counted together.",
+                    f"Runs of {algorithm} on `{env_id}` differ in {', '.join(differ)}. They are averaged all the same.",
                     "",
                 ]
-    drawn = [(metric, path) for metric, path in pictures.items() if draw_curves(training, metric, path)]
+    drawn = [(metric, path) for metric, path in plots.items() if draw_curves(training, metric, path)]
     if drawn:
-        lines += ["## Learning curves", "", "Finished runs; the band is ± one standard error over them.", ""]
+        lines += ["## Learning curves", "", "Finished runs. The band is ± one standard error over runs.", ""]
         lines += [line for metric, path in drawn for line in (f"![{metric.replace('_', ' ')}]({path.name})", "")]
     if collection.problems:
-        lines += ["## Not as it should be", "", "Not in the tables, unless said otherwise.", ""]
-        lines += _table(("Path", "What is wrong"), [(f"`{path}`", why) for path, why in collection.problems], 2)
+        lines += ["## Problems", "", "These are not in the tables, unless noted otherwise.", ""]
+        lines += _table(("Path", "Problem"), [(f"`{path}`", why) for path, why in collection.problems], 2)
     if not collection.runs:
         lines += ["No finished run was found.", ""]
     with table.open("x", newline="") as file:
@@ -425,15 +428,16 @@ def write_report(collection: Collection, out: Path) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status: 1 where no finished run was found."""
+    """Run the command with ``argv`` and return its exit code: 1 if no finished run was found."""
     args = tyro.cli(Args, args=argv, prog="mikasa report")
     if not args.paths:
-        print("no path given; name at least one run folder or evaluation", file=sys.stderr)
+        print("name at least one run folder, or a file of `mikasa eval`", file=sys.stderr)
         return 2
     try:
+        require_folder(args.out)
         collection = collect(args.paths)
         report = write_report(collection, args.out)
-    except (FileNotFoundError, FileExistsError, ModuleNotFoundError) as error:
+    except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(report.read_text())

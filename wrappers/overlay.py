@@ -1,4 +1,4 @@
-"""Text on the pictures of ``render``."""
+"""Write text on the images that ``render`` returns."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ __all__ = ["Overlay"]
 
 
 class Overlay(TaskWrapper, ABC):
-    """Writes text on the pictures that ``render`` returns, to each environment's picture its own; changes nothing else.
+    """Writes each environment's text on its image; changes nothing else.
 
     Overlays may be stacked, in any order and with other wrappers between them: each writes below (or, at the bottom,
-    above) what those it wraps have written. What ``render`` returns keeps its type, shape, dtype and device.
-    ``RecordEpisode`` films the overlays that it wraps; ``ManiSkillVectorEnv.render()`` goes past every wrapper by itself.
+    above) the text of those that it wraps. What ``render`` returns keeps its type, shape, dtype and device.
+    ``RecordEpisode`` films the overlays that it wraps; ``ManiSkillVectorEnv.render()`` bypasses all wrappers.
     """
 
     place: ClassVar[Place] = "top"
-    """The edge of the picture at which the text begins."""
+    """The edge of the image at which the text begins."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.extents: dict[Place, list[int]] = {}
-        """For each edge, how many pixels of each environment's last picture are taken by text."""
+        """For each edge, how many pixels of each environment's last image are covered by text."""
 
     @abstractmethod
     def lines(self) -> list[list[str]]:
-        """The lines of text of this moment, for each of the N environments."""
+        """The present lines of text for each of the N environments."""
 
     def render(self) -> Any:
-        """The picture (N, H, W, 3) or, where there is one environment, also (H, W, 3), with the text of this moment."""
+        """The images (N, H, W, 3), or (H, W, 3) if there is one environment, with the present text."""
         rendered = self.env.render()
         if not isinstance(rendered, Tensor | np.ndarray):
-            return rendered  # nothing, or the window of render_mode="human"
+            return rendered  # None, or the window of render_mode="human"
         pictures = np.array(rendered.cpu().numpy() if isinstance(rendered, Tensor) else rendered)
         batch = pictures if pictures.ndim == 4 else pictures[None]
         n = self.task.num_envs
         if len(batch) != n:
             raise ValueError(
-                f"{type(self).__name__} got {len(batch)} pictures for {n} environments: put it inside of what tiles them"
+                f"{type(self).__name__} got {len(batch)} images for {n} environments: put it inside the "
+                "wrapper that tiles them"
             )
         inner = self._inner()
         self.extents = {} if inner is None else dict(inner.extents)
@@ -58,7 +59,7 @@ class Overlay(TaskWrapper, ABC):
         return torch.from_numpy(pictures).to(rendered.device) if isinstance(rendered, Tensor) else pictures
 
     def _inner(self) -> Overlay | None:
-        """The next overlay that this one wraps."""
+        """The next overlay inside this one."""
         env: Any = self.env
         while isinstance(env, gym.Wrapper):
             if isinstance(env, Overlay):

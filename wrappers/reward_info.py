@@ -1,12 +1,13 @@
-"""The reward on the video."""
+"""Overlay with the reward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import torch
+from mani_skill.envs.sapien_env import BaseEnv
 
 from .overlay import Overlay
 
@@ -14,10 +15,12 @@ __all__ = ["RenderRewardInfoWrapper"]
 
 
 class RenderRewardInfoWrapper(Overlay):
-    """Shows the reward of the last step of each environment, and the sum since its reset.
+    """Shows each environment's reward of the last step and the sum since its reset.
 
-    The rewards are those that come from the environment it wraps, in its reward mode.
+    The rewards are those of the wrapped environment, in its reward mode. It works with every ManiSkill task.
     """
+
+    base_class: ClassVar[type[Any]] = BaseEnv
 
     place = "bottom"
 

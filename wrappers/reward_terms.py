@@ -1,4 +1,4 @@
-"""The terms of the dense reward on the video."""
+"""Overlay with the terms of the dense reward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["DebugRewardWrapper"]
 
 
 class DebugRewardWrapper(Overlay):
-    """Shows every weighted term of the dense reward of this moment, and what each can pay at most."""
+    """Shows each weighted term of the present dense reward and the most that it can pay."""
 
     place = "bottom"
 

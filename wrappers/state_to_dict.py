@@ -1,4 +1,4 @@
-"""Observations as a dict, whatever the observation mode."""
+"""Observations as a dict in every observation mode."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["StateOnlyTensorToDictWrapper"]
 
 
 class StateOnlyTensorToDictWrapper(TaskWrapper):
-    """Makes the tensor that ``obs_mode="state"`` gives a dict as well, so that all modes can be read by their keys.
+    """Turns the tensor of ``obs_mode="state"`` into a dict, so that observations of all modes are read by their keys.
 
-    Observation: ``{"state": (N, D) float32}`` and, where the task has one, ``"prompt"``; a dict is passed on as it is.
-    The observation spaces are changed with it.
+    Observation: ``{"state": (N, D) float32}`` and, if the task has one, ``"prompt"``; a dict is returned unchanged. The
+    observation spaces change accordingly.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:

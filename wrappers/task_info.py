@@ -1,36 +1,35 @@
-"""What is to be remembered, and how the episode stands, on the video."""
+"""Overlays that tell what has to be remembered and how the episode stands."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 
-from mikasa_robo.assets.palette import COLORS
+import mikasa_robo
+from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.phases import PHASES
 
 from .overlay import Overlay
 
-__all__ = ["COLOR_NAMES", "TaskInfoWrapper", "names_of"]
-
-COLOR_NAMES = tuple("olive (orange)" if name == "olive" else name for name in COLORS)
-"""The nine colours, as a spectator knows them."""
+__all__ = ["TASK_INFO_WRAPPERS", "TaskInfoWrapper", "with_task_info"]
 
 
 class TaskInfoWrapper(Overlay):
-    """Shows what a memory has to hold, the phase, which of the task's own flags are up, mistakes and the outcome.
+    """Shows what a memory has to hold, the phase, the task's own flags that are set, mistakes and the outcome.
 
-    This one fits every task and shows the oracle's numbers; a family's own says in words what they mean. It declares
-    the class of its tasks and gives `facts`.
+    It fits every task: what it shows of the task's state comes from `MemoryEnv.overlay_facts`.
 
     Raises:
-        TypeError: ``env`` is another task.
+        TypeError: ``env`` is not a task of the class `task_class`.
     """
 
     task_class: ClassVar[type[Any]] = MemoryEnv
+    """The tasks that the wrapper accepts; a family's own wrapper accepts that family only."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -41,14 +40,13 @@ class TaskInfoWrapper(Overlay):
             )
 
     def facts(self, state: Any) -> dict[str, list[str]]:
-        """What is shown of the task's state, under a name each: one text for each of the N environments."""
-        numbers = self.task.oracle(state).tolist()
-        return {"oracle": [" ".join(f"{number:.3g}" for number in row) for row in numbers]}
+        """What is shown of the task's state: under each name one text for each of the N environments."""
+        return self.task.overlay_facts(state)
 
     def lines(self) -> list[list[str]]:
         info = self.task.evaluate()
         n = self.task.num_envs
-        shown = {
+        texts_by_name = {
             **self.facts(self.task.task_state),
             "phase": [PHASES[phase] for phase in info["phase"].tolist()],
             "flags": _flags(info, n),
@@ -60,11 +58,11 @@ class TaskInfoWrapper(Overlay):
                 for success, fail in zip(info["success"].tolist(), info["fail"].tolist(), strict=True)
             ],
         }
-        return [[f"{name}: {texts[i]}" for name, texts in shown.items()] for i in range(n)]
+        return [[f"{name}: {texts[i]}" for name, texts in texts_by_name.items()] for i in range(n)]
 
 
 def _flags(info: dict[str, Any], n: int) -> list[str]:
-    """For each environment the names of the flags (N,) bool that are up."""
+    """For each environment the names of the flags (N,) bool that are set."""
     flags = {
         name.replace("_", " "): value.tolist()
         for name, value in info.items()
@@ -73,9 +71,35 @@ def _flags(info: dict[str, Any], n: int) -> list[str]:
         and value.dtype == torch.bool
         and value.shape == (n,)
     }
-    return [", ".join(name for name, up in flags.items() if up[i]) or "-" for i in range(n)]
+    return [", ".join(name for name, values in flags.items() if values[i]) or "-" for i in range(n)]
 
 
-def names_of(indices: Tensor, names: tuple[str, ...]) -> list[str]:
-    """The names that the indices (N, m) stand for, for each environment."""
-    return [", ".join(names[index] for index in row) for row in indices.tolist()]
+PAPER_NAMES = {"ShellGame": "ShellGameRenderCupInfoWrapper"}
+"""What the paper calls the wrapper of a family, if it is not the family's name followed by "InfoWrapper"."""
+
+
+def _family_wrappers() -> tuple[type[TaskInfoWrapper], ...]:
+    """A wrapper for each family of the catalog, which accepts that family only."""
+    rows = {CATALOG[env_id].family: CATALOG[env_id] for env_id in mikasa_robo.TASKS}
+    wrappers = []
+    for family, row in rows.items():
+        module, kind = row.entry_point.split(":")
+        namespace = {
+            "__doc__": f"`TaskInfoWrapper` for {family}.",
+            "__module__": __package__,
+            "task_class": getattr(importlib.import_module(module), kind),
+        }
+        wrappers.append(type(PAPER_NAMES.get(family, f"{family}InfoWrapper"), (TaskInfoWrapper,), namespace))
+    return tuple(wrappers)
+
+
+TASK_INFO_WRAPPERS: tuple[type[TaskInfoWrapper], ...] = _family_wrappers()
+"""One for each family, in the order of the catalog, under the paper's names."""
+
+
+def with_task_info(env: gym.Env[Any, Any]) -> TaskInfoWrapper:
+    """Wrap ``env`` in the wrapper of its family, or in `TaskInfoWrapper` if it belongs to none."""
+    for wrapper in TASK_INFO_WRAPPERS:
+        if isinstance(env.unwrapped, wrapper.task_class):
+            return wrapper(env)
+    return TaskInfoWrapper(env)

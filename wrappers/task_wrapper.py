@@ -1,9 +1,9 @@
-"""What the wrappers of this package have in common."""
+"""Base class of the wrappers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 
@@ -13,19 +13,24 @@ __all__ = ["TaskWrapper"]
 
 
 class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """A wrapper round a batched MIKASA task, or round other wrappers of one.
+    """A wrapper of a batched MIKASA task, or of other wrappers of one.
+
+    A subclass that needs only what every ManiSkill task has sets ``base_class`` to ``BaseEnv``.
 
     Args:
-        env: a task as ``gymnasium.make`` returns it, for any number of environments.
+        env: a task as ``gymnasium.make`` returns it, with any number of environments.
 
     Raises:
         TypeError: ``env`` is not a MIKASA task.
     """
 
+    base_class: ClassVar[type[Any]] = MemoryEnv
+
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, MemoryEnv):
+        if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, self.base_class):
+            kind = "MIKASA" if self.base_class is MemoryEnv else "ManiSkill"
             raise TypeError(
-                f"{type(self).__name__} wraps MIKASA tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
+                f"{type(self).__name__} wraps {kind} tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
             )
         super().__init__(env)
 
@@ -38,5 +43,5 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """The task's reset. Unlike Gymnasium's own wrappers it takes the seed by its place as well, as the task does."""
+        """Reset the task. The seed may be positional, as in the task itself and unlike in Gymnasium's wrappers."""
         return self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]

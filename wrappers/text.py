@@ -1,4 +1,4 @@
-"""Lines of text on pictures."""
+"""Write lines of text into images."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from PIL import Image, ImageDraw, ImageFont
 __all__ = ["Place", "write_lines"]
 
 Place = Literal["top", "bottom"]
-LINES_PER_PICTURE = 27
-"""How many lines fill a picture: at 512 pixels a line is 19 pixels high, its letters 14."""
+LINES_PER_IMAGE = 27
+"""Number of lines that fill an image: at 512 pixels a line is 19 pixels high, its letters 14."""
 SMALLEST_FONT = 10
-"""Pixels; smaller letters cannot be read."""
+"""Pixels; smaller letters are unreadable."""
 SHADE = 0.3
-"""What is left of a picture's brightness behind the text."""
+"""Factor that darkens the image behind the text."""
 
 
 def write_lines(picture: NDArray[np.uint8], lines: Sequence[str], place: Place, start: int = 0) -> int:
-    """Writes lines, broken where they are too long, into a picture in place: white on a darkened block at the left edge.
+    """Write white lines on a darkened block at the left edge of an image, in place. Long lines are broken.
 
     Args:
         picture: (H, W, 3) uint8.
         lines: one below the other.
-        place: whether the block lies at the top or at the bottom edge.
+        place: the edge at which the block lies.
         start: pixels between that edge and the block.
 
     Returns:
-        pixels from the edge to the end of the block: the ``start`` of the next one.
+        Pixels from the edge to the end of the block: the ``start`` of the next block.
     """
     height, width, _ = picture.shape
-    pitch = max(height // LINES_PER_PICTURE, round(SMALLEST_FONT * 1.3))
+    pitch = max(height // LINES_PER_IMAGE, round(SMALLEST_FONT * 1.3))
     size, margin = round(pitch / 1.3), max(2, pitch // 4)
     font = _font(size)
     broken = [part for line in lines for part in _broken(line, font, width - 2 * margin)]
@@ -60,7 +60,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _broken(line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
-    """The line in parts that are no longer than ``width`` pixels, as far as words are not longer."""
+    """Break the line into parts of at most ``width`` pixels; a single word may be longer."""
     parts = [""]
     for word in line.split(" "):
         longer = f"{parts[-1]} {word}".lstrip()

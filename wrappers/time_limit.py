@@ -1,4 +1,4 @@
-"""Truncation of a batch of episodes, each at its own time."""
+"""Truncate each environment of a batch after its own number of steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["BatchedTimeLimit"]
 class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
     """Truncates each environment of a batch after its own number of steps.
 
-    The limit is the task's ``horizon``, or ``max_episode_steps`` of ``gym.make``, whose own wrapper counts one
-    environment only and is taken off again.
+    The limit is the task's ``horizon``, or ``max_episode_steps`` of ``gym.make``, whose own `TimeLimit` wrapper is removed
+    because it counts one environment only.
 
     Args:
         env: a batched environment with ``elapsed_steps`` (N,) and ``horizon``.
@@ -24,11 +24,11 @@ class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
         if isinstance(env, gym.wrappers.TimeLimit):
             limit, env = env._max_episode_steps, env.env
         super().__init__(env)
-        # ManiSkill's wrappers look the limit up under this name
+        # ManiSkill's wrappers read the limit under this name
         self._max_episode_steps = int(self.unwrapped.horizon if limit is None else limit)  # type: ignore[attr-defined]
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step; truncated (N,) bool where an environment has had its steps."""
+        """One step; ``truncated`` (N,) bool is True for an environment that has reached the limit."""
         obs, reward, terminated, _, info = self.env.step(action)
         truncated = self.unwrapped.elapsed_steps >= self._max_episode_steps  # type: ignore[attr-defined]
         return obs, reward, terminated, truncated, info

@@ -1,4 +1,4 @@
-"""An arm that waits at the beginning."""
+"""Keep the arm still at the beginning of an episode."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mikasa_robo.checks import whole_number
+
 from .task_wrapper import TaskWrapper
 
 __all__ = ["InitialZeroActionWrapper"]
 
 
 class InitialZeroActionWrapper(TaskWrapper):
-    """Replaces the first actions of every episode by zeros, in each environment by its own count of steps.
+    """Replaces the first actions of every episode by zeros; each environment counts its own steps.
 
-    With a controller of differences, such as the default ``pd_joint_delta_pos``, the arm then keeps still; the gripper,
-    whose action is absolute, goes to half open.
+    With a delta controller, such as the default ``pd_joint_delta_pos``, the arm then keeps still; the gripper, whose
+    action is absolute, moves to half open.
 
     Args:
         env: a task.
-        n_initial_steps: how many actions, at least 0.
+        n_initial_steps: number of actions to replace, at least 0.
 
     Raises:
-        ValueError: ``n_initial_steps`` is no such number.
-        TypeError: an action is no tensor and no array.
+        ValueError: ``n_initial_steps`` is not such a number.
+        TypeError: an action is neither a tensor nor an array.
     """
 
     def __init__(self, env: gym.Env[Any, Any], n_initial_steps: int = 1) -> None:
-        if not isinstance(n_initial_steps, int) or isinstance(n_initial_steps, bool) or n_initial_steps < 0:
-            raise ValueError(f"n_initial_steps={n_initial_steps!r} must be a whole number of at least 0")
+        self.n_initial_steps = whole_number("n_initial_steps", n_initial_steps)
         super().__init__(env)
-        self.n_initial_steps = n_initial_steps
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if not isinstance(action, Tensor | np.ndarray):

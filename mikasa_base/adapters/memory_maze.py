@@ -1,6 +1,6 @@
 """MemoryMaze, on top of Memory Maze's own tasks (extra ``memory-maze``).
 
-MuJoCo draws with EGL unless ``MUJOCO_GL`` says otherwise; on Debian and Ubuntu that takes the package libegl1.
+MuJoCo renders with EGL unless ``MUJOCO_GL`` is set. On Debian and Ubuntu, EGL needs the package libegl1.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _SIDE, _SCALE = 64, 2
 
 
 class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], Any]):
-    """Go to the coloured balls of a maze in the order in which their colours are asked for.
+    """Go to the coloured balls of a maze in the order in which the environment asks for them.
 
-    Task: remember where the balls are, and the maze, over many visits. The maze is drawn anew for every episode.
-    Observation: uint8 (64, 64, 3), what the rolling agent sees; the frame has the colour of the ball to go to.
+    Task: remember the maze and the places of the balls over many visits. Each episode has a new maze.
+    Observation: uint8 (64, 64, 3), the view of the rolling agent. Its border has the colour of the ball to go to.
     Actions: Discrete(6): nothing, forward, left, right, forward and left, forward and right. 4 actions a second.
-    Reward: 1 on touching the ball that is asked for, which asks for another one; else 0.
+    Reward: 1 for touching the ball that is asked for, after which the environment asks for another one; else 0.
     End: truncates after 1000, 2000, 3000, 4000 steps by size.
     Source: Pasukonis et al. 2022, Evaluating Long-Term Memory in 3D Mazes (arXiv 2210.13383), memory-maze 1.0.3.
 
-    An episode takes one or two seconds to begin: with a seed the whole world is built anew, as its generators cannot be
-    seeded later. Episodes that follow without a seed go on from the same generators.
+    A reset takes one or two seconds. With a seed it builds the whole world anew, as the generators cannot be seeded later.
+    A reset without a seed continues with the same generators.
 
     Args:
         size: 9, 11, 13 or 15 tiles on a side, with 3, 4, 5 or 6 balls.
@@ -61,7 +61,7 @@ class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         if seed is not None or self._env is None:
             self.close()
@@ -84,11 +84,11 @@ class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], Any]):
         return self._show(told.observation), float(told.reward), terminated, self._over and not terminated, {}
 
     def frame(self) -> Image:
-        """What the agent sees, twice as large."""
+        """The view of the agent, enlarged twice."""
         return upscale(self._seen, _SCALE)
 
     def close(self) -> None:
-        """Frees what MuJoCo holds to draw with."""
+        """Frees MuJoCo's rendering contexts."""
         if self._env is not None:
             self._env.close()
             self._env = None
@@ -100,8 +100,8 @@ class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], Any]):
 
 @cache
 def _tasks() -> Any:
-    """``memory_maze.tasks``, imported without its package's ``__init__``, which wants the gym of old."""
-    # The package's own default, needed before dm_control is imported; a value of the user's stays.
+    """``memory_maze.tasks``, imported without its package's ``__init__``, which needs the old ``gym`` package."""
+    # the package's own default, which has to be set before dm_control is imported
     os.environ.setdefault("MUJOCO_GL", "egl")
     spec = importlib.util.find_spec("memory_maze")
     assert spec is not None
@@ -117,6 +117,6 @@ def _tasks() -> Any:
             f"MemoryMaze cannot draw with MUJOCO_GL={os.environ['MUJOCO_GL']} ({error}): install the package libegl1 "
             "(apt-get install libegl1), or set MUJOCO_GL to osmesa or glfw before the first environment is made"
         ) from error
-    # dm_control warns at each reset that a ball that rolls by joints has no free one.
+    # at each reset dm_control warns that the rolling ball has no free joint
     logging.getLogger("absl").addFilter(lambda record: "no free joint" not in record.getMessage())
     return tasks

@@ -18,22 +18,23 @@ _TILE = 16
 
 
 class MinigridMemory(DrawnEnv[Any, Any]):
-    """Look at an object in a room, then go to the same one at the far end of a corridor.
+    """Look at an object in a room, then go to the same object at the far end of a corridor.
 
-    Task: remember one of two objects, a key or a ball, while walking down the corridor. The agent starts anywhere in it,
-        and has to turn back for the object. From size 11 on, the object and the two at the end are never seen at once;
-        of Minigrid's own sizes, 7 and 9 let one see them so, and are left out.
+    Task: remember one of two objects, a key or a ball, while walking down the corridor. The agent starts at a random place
+        in it and has to turn back to see the object. From size 11 on, the object and the two at the end are never visible
+        at the same time. Minigrid's smaller sizes, 7 and 9, are left out, as there they are.
     Observation: Dict: "image" uint8 (7, 7, 3), the tiles ahead as (kind, colour, state) with the agent at [3, 6];
         "direction" Discrete(4): 0 right, 1 down, 2 left, 3 up. Minigrid's mission, always the same sentence, is left out.
-    Actions: Discrete(7): 0 turn left, 1 turn right, 2 forward; the others do nothing of use.
+    Actions: Discrete(7): 0 turn left, 1 turn right, 2 forward; the others are not needed.
     Reward: ``1 - 0.9 t / (5 size^2)`` at the right object, where t is the number of steps; else 0.
-    End: terminates at either object, truncates after ``5 size^2`` steps; then ``info["success"]`` tells which it was.
+    End: terminates at either object, truncates after ``5 size^2`` steps. ``info["success"]`` then tells whether the agent
+        reached the right one.
     Source: Chevalier-Boisvert et al. 2023, Minigrid & Miniworld (arXiv 2306.13831), minigrid 3.2.0, MemoryEnv.
 
     Args:
         size: Tiles on a side, odd.
-        random_length: Whether the length of the corridor differs from episode to episode; then the objects may be seen
-            at once.
+        random_length: Whether the length of the corridor differs from episode to episode. All objects may then be
+            visible at the same time.
         render_mode: None or "rgb_array".
     """
 
@@ -52,7 +53,7 @@ class MinigridMemory(DrawnEnv[Any, Any]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         self._env.np_random = self.np_random
         obs, _ = self._env.reset()

@@ -1,4 +1,4 @@
-"""ViZDoomTwoColors, a scenario of its own for the ViZDoom engine (extra ``vizdoom``)."""
+"""ViZDoomTwoColors, a new scenario for the ViZDoom engine (extra ``vizdoom``)."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from mikasa_base.envs.drawing import DrawnEnv, Image
 __all__ = ["ViZDoomTwoColors"]
 
 LAYOUTS = 64
-"""So many rooms there are; each is used with either colour as the good one."""
+"""Number of rooms. Each is used with either colour as the good one."""
 _ITEMS_OF_A_COLOR = 25
 _HALF_ROOM, _CLEARANCE, _APART = 512, 96, 56  # map units
 _GREEN, _RED = 0, 1
-# Numbers that the engine gives things, and its names for them.
+# the engine's numbers and names of things
 _ITEM, _ITEM_NAME = (2018, 2019), ("GreenArmor", "BlueArmor")
 _COLUMN, _COLUMN_NAME = (30, 32), ("TallGreenColumn", "TallRedColumn")
 _PLAYER, _HEAL, _HURT, _HEALTH = 1, 248, 73, 25
 _ARMED_HURT = (37, 50)
-"""What hurts by 25 one who has just put on this armour, which takes a third or a half of it."""
+"""Damage that takes 25 points of health from a player with this armour, which absorbs a third or a half of it."""
 _ACID = 83  # 8 points of health every 32 tics
 _TICS, _MOST_TICS = 4, 2100
 _HEIGHT, _WIDTH = 64, 112
 
 
 class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
-    """Live in acid by picking up the things of one colour and leaving those of the other.
+    """Survive in acid by picking up the things of one colour and avoiding those of the other.
 
     Task: remember the colour of a column, which is the colour that heals. The acid takes 8 of 100 points of health every
-        32 tics. 25 green and 25 red things lie about; one of the good colour gives 25 points, one of the other takes 25.
-        The agent starts facing the column. The room is one of 64, in which the things lie in different places.
-    Observation: uint8 (64, 112, 3), what the agent sees; its health is not shown.
+        32 tics. The room holds 25 green and 25 red things. One of the good colour gives 25 points of health, and one of
+        the other colour takes 25. The agent starts facing the column. Each episode takes place in one of 64 rooms, which
+        differ in the places of the things.
+    Observation: uint8 (64, 112, 3), the view of the agent. Its health is not visible.
     Actions: Discrete(8), the sum of 1 turn left, 2 turn right, 4 forward; each lasts 4 tics.
     Reward: 1 for a thing of the good colour, -1 for one of the other.
     End: terminates when no health is left, truncates after 525 steps (2100 tics).
@@ -50,7 +51,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         Outcomes (NeurIPS 2022), whose scenario has things that come back; on ViZDoom 1.3.2.
 
     Args:
-        column_steps: After so many steps the column is gone; 0 for never.
+        column_steps: The number of steps after which the column disappears; 0: never.
         render_mode: None or "rgb_array".
     """
 
@@ -70,7 +71,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        """Begins an episode; ``options`` are not used. The first one starts the engine, which takes a second."""
+        """Starts an episode; ``options`` are not used. The first one starts the engine, which takes a second."""
         super().reset(seed=seed)
         if self._game is None:
             self._game = _engine(Path(self._folder.name))
@@ -93,7 +94,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         if self._over or self._game is None:
             raise ResetNeeded("ViZDoomTwoColors.step(): no episode is going on; call reset() first")
         keys = checks.integer("action", action, 0, 7)
-        # The things are armour to the engine: worn, it would keep the acid off.
+        # to the engine the things are armour, which would protect from the acid
         self._game.send_game_command("take armor")
         self._game.make_action([keys & 1, keys >> 1 & 1, keys >> 2 & 1], _TICS)
         self._steps += 1
@@ -104,7 +105,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         self._over = dead or truncated
         state = self._game.get_state()
         if state is None:
-            # The engine tells no more; what was picked up on the way into death still counts.
+            # after death the engine reports no objects, but a thing that was picked up in this step still counts
             armor = self._game.get_game_variable(GameVariable.ARMOR)
             left = (self._left[_GREEN] - int(0 < armor <= 100), self._left[_RED] - int(armor > 100))
         else:
@@ -117,7 +118,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         return self._seen(), float(reward), dead, truncated, {}
 
     def frame(self) -> Image:
-        """What the agent sees, twice as large."""
+        """The view of the agent, enlarged twice."""
         return self._screen.copy()
 
     def close(self) -> None:
@@ -164,7 +165,7 @@ def _engine(folder: Path) -> DoomGame:
     game.set_available_game_variables([GameVariable.HEALTH, GameVariable.ARMOR])
     game.set_episode_timeout(0)  # the environment counts itself
     game.add_game_args("+sv_cheats 1")
-    # The engine makes a folder where it is started, and so is started in its own.
+    # the engine creates a folder in the working directory
     came_from = Path.cwd()
     os.chdir(folder)
     try:
@@ -179,7 +180,7 @@ def _map_name(layout: int, good: int) -> str:
 
 
 def _wad() -> bytes:
-    """All rooms, each twice, as a WAD: header, the contents one after the other, the directory."""
+    """A WAD file with all rooms, each once for either colour: the header, the contents and the directory."""
     lumps: list[tuple[str, bytes]] = []
     for layout in range(LAYOUTS):
         rng = np.random.default_rng(layout)
@@ -196,14 +197,14 @@ def _wad() -> bytes:
 
 
 def _places(rng: np.random.Generator) -> tuple[list[tuple[int, int]], int]:
-    """Where the player and the things are, (x, y) about the column in the middle; where the player looks, in degrees."""
+    """Positions (x, y) of the player and the things relative to the column, and the direction of the player in degrees."""
     around = rng.uniform(0, 2 * math.pi)
     player = (round(240 * math.cos(around)), round(240 * math.sin(around)))
     places = [player]
     reach = _HALF_ROOM - 40
     while len(places) < 1 + 2 * _ITEMS_OF_A_COLOR:
         x, y = rng.integers(-reach, reach + 1, 2).tolist()
-        # Not so near to the column that it is hidden, nor to the start.
+        # neither hidden by the column nor next to the start
         if math.hypot(x, y) < _CLEARANCE or math.dist((x, y), player) < _CLEARANCE:
             continue
         if all(math.dist((x, y), other) >= _APART for other in places[1:]):
@@ -212,7 +213,7 @@ def _places(rng: np.random.Generator) -> tuple[list[tuple[int, int]], int]:
 
 
 def _room(places: list[tuple[int, int]], towards: int, good: int) -> str:
-    """A square room with all that is in it, in the engine's text format (UDMF)."""
+    """A square room with its things, in the engine's text format (UDMF)."""
 
     def block(kind: str, **fields: Any) -> str:
         told = (f'{key}="{value}";' if isinstance(value, str) else f"{key}={value};" for key, value in fields.items())

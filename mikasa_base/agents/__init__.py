@@ -1,1 +1,1 @@
-"""Scripted agents, with perfect memory and with none: what an environment can give, and how much of that without memory."""
+"""Scripted agents with perfect memory and without memory. Their scores show how much of a task needs memory."""

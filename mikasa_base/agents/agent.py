@@ -1,4 +1,4 @@
-"""What a scripted agent is, and how one is played."""
+"""The interface of scripted agents, and a function that plays episodes with one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Agent(ABC):
 
     Args:
         env: The environment that it will act in.
-        rng: For all that it decides by chance.
+        rng: For its random decisions.
     """
 
     def __init__(self, env: gym.Env[Any, Any], rng: np.random.Generator) -> None:
@@ -30,15 +30,15 @@ class Agent(ABC):
 
     @abstractmethod
     def begin(self, obs: Any) -> None:
-        """A new episode has begun and shows ``obs``; called before the episode's first `act`."""
+        """Starts an episode whose first observation is ``obs``. It is called before the first `act`."""
 
     @abstractmethod
     def act(self, obs: Any, reward: float) -> Any:
-        """The action on ``obs``, which came with ``reward`` (0 on the first observation of an episode)."""
+        """The action for ``obs``. ``reward`` is that of the previous step, and 0 for the first observation of an episode."""
 
 
 class RandomAgent(Agent):
-    """Draws its actions evenly from the action space, which it seeds."""
+    """Samples actions uniformly from the action space, which it seeds."""
 
     def __init__(self, env: gym.Env[Any, Any], rng: np.random.Generator) -> None:
         super().__init__(env, rng)
@@ -54,14 +54,14 @@ class RandomAgent(Agent):
 
 @dataclass(frozen=True)
 class Played:
-    """Episodes that were played to their ends."""
+    """Results of whole episodes."""
 
     returns: npt.NDArray[np.float64]
     """Sum of the rewards of each episode, (E,)."""
     lengths: npt.NDArray[np.int64]
     """Steps of each episode, (E,)."""
     success: npt.NDArray[np.bool_] | None
-    """Whether ``info["success"]`` was true at the end of each episode, (E,); None where the environment tells of none."""
+    """Whether ``info["success"]`` was true at the end of each episode, (E,); None if the environment does not report it."""
 
 
 def play(env: gym.Env[Any, Any], agent: Agent, episodes: int, seed: int) -> Played:

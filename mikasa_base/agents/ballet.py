@@ -12,14 +12,14 @@ __all__ = ["Memoryless", "PerfectMemory"]
 
 
 class PerfectMemory(Agent):
-    """Sees from the pictures where each dancer steps, and goes to the one whose steps were those of the dance."""
+    """Tracks the steps of each dancer in the images, and goes to the one whose steps match the dance."""
 
     def begin(self, obs: Observation) -> None:
         """Forgets the last episode."""
         self._steps: dict[Place, list[Place]] = {home: [] for home in HOMES}
 
     def act(self, obs: Observation, reward: float) -> int:
-        """Anything while there is dancing, then the direction of the dancer."""
+        """Any action while somebody dances, then the direction of the dancer."""
         if obs["instruction"] == WATCH:
             self._watch(obs["image"])
             return 0
@@ -37,20 +37,20 @@ class PerfectMemory(Agent):
 
 
 class Memoryless(Agent):
-    """Goes to the nearest dancer: any one, since they stand equally far and in random order."""
+    """Goes to the nearest dancer. As their order is random, this is as good as any other one."""
 
     def begin(self, obs: Observation) -> None:
         """Nothing to prepare."""
 
     def act(self, obs: Observation, reward: float) -> int:
-        """The direction of the nearest dancer, of the same ones always the first."""
+        """The direction of the nearest dancer; of equally near ones, the first."""
         ways = [(row - START[0], column - START[1]) for row, column in _occupied(obs["image"])]
         down, across = min(ways, key=lambda way: max(abs(way[0]), abs(way[1])))
         return DIRECTIONS.index((int(np.sign(down)), int(np.sign(across))))
 
 
 def _occupied(image: Image) -> list[Place]:
-    """Tiles of the picture on which there is neither floor, nor wall, nor the agent."""
+    """Tiles of the image that show neither floor, nor wall, nor the agent."""
     tiles = image.reshape(ROOM, TILE, ROOM, TILE, 3)
     drawn = tiles.any(axis=(1, 3, 4))
     plain = (tiles == tiles[:, :1, :, :1]).all(axis=(1, 3, 4))  # walls and the agent have one colour all over

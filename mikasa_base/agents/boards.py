@@ -17,11 +17,11 @@ __all__ = ["Explorer", "MineFinder", "RowByRow", "ShipFinder", "WallFollower"]
 Tile = tuple[int, int]
 _SHIPS = (2, 3, 3, 4)
 _HIT_WEIGHT = 20.0
-"""How much likelier a place of a ship becomes with each hit that it would explain; the best of a few that were tried."""
+"""Weight of a ship's place for each hit that it explains; the best of a few values that were tried."""
 
 
 class RowByRow(Agent):
-    """Battleship and MineSweeper without memory: the tile after the one that the observation names."""
+    """Battleship and MineSweeper without memory: takes the tile after the one in the observation."""
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""
@@ -35,7 +35,7 @@ class RowByRow(Agent):
 
 
 class ShipFinder(Agent):
-    """Battleship with memory: shoots where most places of ships agree with all hits and misses."""
+    """Battleship with memory: shoots at the tile of the most ship places that agree with all hits and misses."""
 
     def begin(self, obs: Any) -> None:
         """Nothing has been shot at."""
@@ -64,7 +64,7 @@ class ShipFinder(Agent):
 
 
 class MineFinder(Agent):
-    """MineSweeper with memory: the tile that is least likely a mine, given all counts."""
+    """MineSweeper with memory: takes the tile that is least likely to be a mine, given all counts."""
 
     def begin(self, obs: Any) -> None:
         """Nothing has been uncovered."""
@@ -74,7 +74,7 @@ class MineFinder(Agent):
         self._last: Tile | None = None
 
     def act(self, obs: Any, reward: float) -> Any:
-        """The safest tile; among equals, any."""
+        """The safest tile; a random one if there are several."""
         if self._last is not None:
             self._counts[self._last] = obs[0] if isinstance(obs, tuple) else obs
         risk = self._risks()
@@ -140,7 +140,7 @@ def _tied_together(rules: list[tuple[set[Tile], int]]) -> list[tuple[list[Tile],
 def _solutions(
     tiles: list[Tile], rules: list[tuple[set[Tile], int]]
 ) -> tuple[list[Tile], dict[int, tuple[int, npt.NDArray[np.float64]]]]:
-    """By number of mines: the ways to lay them on ``tiles`` by ``rules``, and how many of them mine each tile."""
+    """For each number of mines: the placements on ``tiles`` that obey ``rules``, and how many of them mine each tile."""
     of_tile = [[r for r, (inside, _) in enumerate(rules) if tile in inside] for tile in tiles]
     mines_left = [n for _, n in rules]
     tiles_left = [len(inside) for inside, _ in rules]
@@ -175,7 +175,7 @@ _WALL, _GOAL, _NOTHING = 1, 3, 4
 
 
 class Explorer(Agent):
-    """Labyrinths with memory: draws a map and goes to the nearest tile that is free and new, or to the goal."""
+    """Labyrinths with memory: draws a map and goes to the nearest free tile that is new, or to the goal."""
 
     def begin(self, obs: Any) -> None:
         """The map is empty, and has its origin here."""
@@ -185,7 +185,7 @@ class Explorer(Agent):
         self._see(obs)
 
     def act(self, obs: Any, reward: float) -> Any:
-        """The first move of the shortest way."""
+        """The first move of the shortest path."""
         move = int(obs[9])
         if move != _NOTHING:
             self._place = (self._place[0] + _MOVES[move][0], self._place[1] + _MOVES[move][1])
@@ -210,7 +210,7 @@ class Explorer(Agent):
 
 
 class WallFollower(Agent):
-    """Labyrinths without memory: keeps the wall to its right, which the previous action in the observation allows."""
+    """Labyrinths without memory: keeps the wall to its right. The observation contains the previous action, so it can."""
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""

@@ -54,7 +54,7 @@ def _regulator(a: Floats, b: Floats) -> Floats:
 
 class _Pole(Agent):
     _seen: tuple[int, int]
-    """Which two of the four numbers the observation shows."""
+    """Indices of the two numbers of the state that the observation contains."""
 
     def __init__(self, env: Any, rng: np.random.Generator) -> None:
         super().__init__(env, rng)
@@ -64,12 +64,12 @@ class _Pole(Agent):
         self._noise = 1e-4 + getattr(env.unwrapped, "noise_sigma", 0.0)
 
     def begin(self, obs: Any) -> None:
-        """All that is known of the state is that each number is within 0.05."""
+        """Starts from the initial distribution: each number of the state is within 0.05."""
         self._state, self._spread = np.zeros(4), np.eye(4) * 0.05**2 / 3
         self._force: float | None = None
 
     def act(self, obs: Any, reward: float) -> Any:
-        """Filters the observation, then pushes to the side that the regulator would."""
+        """Filters the observation, then pushes in the direction of the regulator."""
         if self._force is not None:
             self._state = self._a @ self._state + self._b[:, 0] * self._force
             self._spread = self._a @ self._spread @ self._a.T + 1e-9 * np.eye(4)
@@ -89,13 +89,13 @@ class PoleFromPositions(_Pole):
 
 
 class PoleFromVelocities(_Pole):
-    """VelocityOnlyCartPole with memory: how the velocities change tells the angle."""
+    """VelocityOnlyCartPole with memory: infers the angle from changes of the velocities."""
 
     _seen = (1, 3)
 
 
 class Lean(Agent):
-    """All poles on carts without memory: pushes to the side to which the pole leans, or turns.
+    """Cart poles without memory: pushes to the side to which the pole leans or turns.
 
     The second number of the observation is the angle or the angular velocity.
     """
@@ -104,7 +104,7 @@ class Lean(Agent):
         """Nothing to prepare."""
 
     def act(self, obs: Any, reward: float) -> Any:
-        """A weighted sum decides; the weights are the best of a few that were tried."""
+        """The sign of a weighted sum, whose weights are the best of a few that were tried."""
         return int(obs[1] + 0.05 * obs[0] > 0)
 
 
@@ -113,12 +113,12 @@ def _wrapped(angle: float) -> float:
 
 
 def _action(torque: float) -> npt.NDArray[np.float32]:
-    """For a torque in N m."""
+    """The action for a torque in N m."""
     return np.clip([torque / MOST_TORQUE], -1, 1).astype(np.float32)
 
 
 def _swing_up(angle: float, speed: float) -> npt.NDArray[np.float32]:
-    """Near the top a linear regulator holds the pendulum; elsewhere it is swung to the energy it has up there."""
+    """The torque of a linear regulator near the top, and elsewhere of a controller that pumps energy."""
     angle = _wrapped(angle)
     hold = -(14.0 * angle + 4.0 * speed)
     if abs(angle) < 0.6 and abs(hold) < 4 * MOST_TORQUE:
@@ -134,7 +134,7 @@ class SwingFromNoise(Agent):
     """PositionOnlyPendulum and NoisyPositionOnlyPendulum with memory: an extended Kalman filter of angle and velocity."""
 
     def begin(self, obs: Any) -> None:
-        """The angle is what is seen, the velocity somewhere in [-1, 1]."""
+        """Starts with the observed angle and a velocity in [-1, 1]."""
         self._noise = 1e-4 + getattr(self.env.unwrapped, "noise_sigma", 0.0)
         self._state = np.array([np.arctan2(obs[1], obs[0]), 0.0])
         self._spread = np.diag([self._noise**2, 1 / 3])
@@ -161,19 +161,19 @@ class SwingFromNoise(Agent):
 class SwingFromVelocity(Agent):
     """VelocityOnlyPendulum with memory.
 
-    The change of the velocity tells the sine of the angle, two of these tell its cosine, and from there on the angle is
-    the sum of what was turned.
+    A change of the velocity gives the sine of the angle, and two sines give its cosine. From then on the agent integrates
+    the velocity.
     """
 
     def begin(self, obs: Any) -> None:
-        """Of the angle nothing is known."""
+        """Starts without knowing the angle."""
         self._angle: float | None = None
         self._sine: float | None = None
         self._speed = float(obs[0])
         self._last: float | None = None
 
     def act(self, obs: Any, reward: float) -> Any:
-        """Swings if it knows the angle; until then it pushes along, so as to learn it."""
+        """Swings up once it knows the angle; before, it pushes in the direction of the velocity to learn it."""
         speed = float(obs[0])
         if self._last is not None:
             self._learn(speed)
@@ -200,7 +200,7 @@ class SwingFromVelocity(Agent):
 
 
 class TurnAgainst(Agent):
-    """All pendulums without memory: a torque by the present observation alone.
+    """Pendulums without memory: computes the torque from the current observation alone.
 
     With a position: against the sine of the angle when near the top, else one way round. With a velocity: along with it
     while it is slow, so as to swing up, and against it when it is fast.

@@ -13,7 +13,7 @@ __all__ = ["Memoryless", "PerfectMemory"]
 
 
 class PerfectMemory(Agent):
-    """Keeps every face that it has seen, and which cards it has pointed at in vain for which face."""
+    """Remembers every face that it has seen, and which cards it has tried without success for which face."""
 
     def begin(self, obs: Any) -> None:
         """Forgets the game before."""
@@ -21,7 +21,7 @@ class PerfectMemory(Agent):
         self._in_vain: defaultdict[int, set[int]] = defaultdict(set)  # cards by face
 
     def act(self, obs: Any, reward: float) -> Any:
-        """The mate if it was seen, else a random card that may be the mate."""
+        """The partner if it was seen, else a random card that may be the partner."""
         up = int(np.flatnonzero((obs > 0) & (obs <= len(obs) // 2))[0])
         face = int(obs[up])
         self._seen[up] = face
@@ -35,7 +35,7 @@ class PerfectMemory(Agent):
 
 
 class Memoryless(Agent):
-    """Points at any hidden card."""
+    """Chooses a random hidden card."""
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""

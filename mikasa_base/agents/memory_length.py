@@ -12,24 +12,24 @@ __all__ = ["Memoryless", "PerfectMemory"]
 
 
 class PerfectMemory(Agent):
-    """Keeps the bits that it was shown first and answers with the one that is named."""
+    """Remembers the bits of the first observation and answers with the one that is asked for."""
 
     def begin(self, obs: Any) -> None:
         """Keeps the bits."""
         self._bits = obs[2:] > 0
 
     def act(self, obs: Any, reward: float) -> Any:
-        """The bit that the observation names; only the last answer counts."""
+        """The bit that the observation asks for. Only the last answer counts."""
         return int(self._bits[int(obs[1])])
 
 
 class Memoryless(Agent):
-    """Answers with the bit if it can see it, else with any."""
+    """Answers with the bit if the observation contains it, else with a random one."""
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""
 
     def act(self, obs: Any, reward: float) -> Any:
-        """The bit on view, or a random one."""
+        """The visible bit, or a random one."""
         bit = obs[2 + int(obs[1])]
         return int(bit > 0) if np.any(bit) else int(self.rng.integers(2))

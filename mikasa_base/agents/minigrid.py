@@ -14,10 +14,10 @@ _WEST = 2
 
 
 class PerfectMemory(Agent):
-    """Turns back until it sees the object, turns round, walks to the end, and goes where the same object is."""
+    """Turns back until it sees the object, turns around, walks to the end, and goes to the same object."""
 
     def begin(self, obs: Any) -> None:
-        """Has seen nothing."""
+        """Starts without having seen the object."""
         self._cue: int | None = None
         self._at_the_end = False
 

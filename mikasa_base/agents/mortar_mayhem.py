@@ -18,7 +18,7 @@ _READ = {symbol(command).tobytes(): command for command in COMMANDS}
 
 
 class PerfectMemory(Agent):
-    """Reads the commands off the pictures, and carries out the next one whenever the tiles have turned blue again."""
+    """Reads the commands from the images, and carries out the next one whenever the tiles have turned blue again."""
 
     def begin(self, obs: Image) -> None:
         """Forgets the last episode."""
@@ -27,7 +27,7 @@ class PerfectMemory(Agent):
         self._shown = self._red = False
 
     def act(self, obs: Image, reward: float) -> Any:
-        """Towards the tile of the present command; while commands are shown, anything."""
+        """Towards the tile of the current command; any action while commands are shown."""
         white = (obs[SYMBOL_PLACE] == SYMBOL).all(axis=-1)
         shown, red = bool(white.any()), len(pixels(obs, RED)[0]) > 0
         if shown and not self._shown:

@@ -16,13 +16,13 @@ from mikasa_base.envs.walking import HEADINGS, Tile
 __all__ = ["Memoryless", "PerfectMemory"]
 
 _COST_UNKNOWN = 4.0
-"""Cost of a way to a tile that was not tried; one to a tile that is known to be on the path costs 1."""
+"""Cost of a move to a tile that was not tried yet. A move to a tile that is known to be on the path costs 1."""
 _AWAY = 0.1
-"""How likely a way that does not lead towards the goal is taken; 1 + this for one that does."""
+"""Weight of a move that does not lead towards the goal. A move towards the goal has 1 + this weight."""
 
 
 class PerfectMemory(Agent):
-    """Keeps which tiles it knows to be on the path and off it, and goes the cheapest way to the goal that may be on it."""
+    """Remembers which tiles are on the path and which are not, and takes the cheapest possible way to the goal."""
 
     def begin(self, obs: Image) -> None:
         """Finds the goal."""
@@ -65,13 +65,13 @@ class PerfectMemory(Agent):
 
 
 class Memoryless(Agent):
-    """Goes at random along the lines through the centres of tiles, rather towards the goal than away from it."""
+    """Moves randomly along the lines through the centres of tiles, more often towards the goal than away from it."""
 
     def begin(self, obs: Image) -> None:
         """Nothing to prepare."""
 
     def act(self, obs: Image, reward: float) -> Any:
-        """Any way that the line leaves open; the grid form turns, or goes ahead, rather if that is towards the goal."""
+        """A random move along the line. The grid form turns or goes ahead, more often if that leads towards the goal."""
         x, y, heading = locate(obs)
         goal_y, goal_x = (pixel.mean() for pixel in pixels(obs, GOAL))
         weights = np.array(

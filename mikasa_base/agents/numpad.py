@@ -21,13 +21,13 @@ Vector = npt.NDArray[np.float64]
 
 
 def neighbors(tile: int, size: int) -> list[int]:
-    """Tiles beside ``tile``, by the actions that lead to them; ``tile`` itself where the board ends."""
+    """The neighbour of ``tile`` for each action; ``tile`` itself at the border of the board."""
     places = MOVES + divmod(tile, size)
     return [int(row) * size + int(column) if 0 <= row < size and 0 <= column < size else tile for row, column in places]
 
 
 class Planner:
-    """Learns the sequence by trying.
+    """Learns the sequence by trial and error.
 
     Args:
         size: Tiles along each side of the board.
@@ -75,7 +75,7 @@ class Planner:
 
 
 class TilePerfectMemory(Agent):
-    """Plans on what it has seen, a tile a step."""
+    """Plans with the tiles that it has seen, one tile per step."""
 
     def begin(self, obs: Any) -> None:
         """Forgets the sequence before."""
@@ -112,7 +112,7 @@ class _Rolling(Agent):
         self._discrete = isinstance(env.action_space, gym.spaces.Discrete)
 
     def _read(self, obs: Any) -> tuple[Vector, Vector, npt.NDArray[np.bool_]]:
-        """Place and velocity of the ball, px and px per step, and which tiles are lit."""
+        """Position and velocity of the ball, in px and px per step, and which tiles are lit."""
         return obs[:2].astype(np.float64) * PITCH * self._size, obs[2:4].astype(np.float64) * MAX_SPEED, obs[4:] > 0.5
 
     def _middle(self, tile: int) -> Vector:
@@ -125,7 +125,7 @@ class _Rolling(Agent):
         return tile if (np.abs(ball - self._middle(tile)) <= TILE / 2).all() else None
 
     def _drive(self, way: Vector, velocity: Vector) -> Any:
-        """Action that rolls the ball by ``way`` and lets it rest there."""
+        """The action that rolls the ball by ``way`` and lets it rest there."""
         # with 1 px less speed each step, a ball of speed v comes to rest after v (v - 1) / 2 px
         wanted = np.sign(way) * np.minimum(MAX_SPEED, (1 + np.sqrt(1 + 8 * np.abs(way))) / 2 - 0.5)
         push = np.clip(wanted - velocity, -1, 1)
@@ -136,7 +136,7 @@ class _Rolling(Agent):
 
 
 class RollingPerfectMemory(_Rolling):
-    """Plans on what it has seen and drives the ball from the middle of a tile to that of the next."""
+    """Plans with the tiles that it has seen and drives the ball from the centre of one tile to that of the next."""
 
     def begin(self, obs: Any) -> None:
         """Forgets the sequence before."""
@@ -157,7 +157,7 @@ class RollingPerfectMemory(_Rolling):
 
 
 class RollingMemoryless(_Rolling):
-    """Goes on as the ball rolls; where it is slow, to any neighbour that is not lit."""
+    """Keeps the direction of the ball; when it is slow, goes to a random neighbour that is not lit."""
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""

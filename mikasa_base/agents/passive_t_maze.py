@@ -12,7 +12,7 @@ _AHEAD, _UP, _DOWN = 0, 1, 3
 
 
 class PerfectMemory(Agent):
-    """Keeps the side that it was shown first, walks to the junction and turns there."""
+    """Remembers the side of the goal, walks to the junction and turns to that side."""
 
     def begin(self, obs: Any) -> None:
         """Keeps the side of the goal."""

@@ -30,7 +30,7 @@ _FIRST, _LAST = min(APPLE_SLOTS), max(APPLE_SLOTS)  # corners of the room with t
 
 
 class PerfectMemory(Agent):
-    """Keeps the colour that it is shown, and where it saw apples, and looks for the pad of the colour."""
+    """Remembers the colour and the places of apples, and looks for the pad of that colour."""
 
     def begin(self, obs: Image) -> None:
         """Keeps the colour."""
@@ -53,7 +53,7 @@ class PerfectMemory(Agent):
         return self._search.pop(0) if self._search else _NORTH
 
     def _gather(self, obs: Image, reward: float) -> int:
-        """Towards the apple that it will have first, or a place that it has not seen yet."""
+        """Towards the apple that it can reach first, or a place that it has not seen yet."""
         self._time += 1
         row, column = self._here
         self._unseen -= {(r, c) for r, c in self._unseen if max(abs(r - row), abs(c - column)) <= _CENTRE}
@@ -71,7 +71,7 @@ class PerfectMemory(Agent):
 
 
 class Memoryless(Agent):
-    """Eats what apples it sees, and goes to the first pad that it sees."""
+    """Collects the apples that it sees, and goes to the first pad that it sees."""
 
     def begin(self, obs: Image) -> None:
         """Nothing to prepare."""

@@ -1,4 +1,4 @@
-"""Agents for POPGym's games of cards and for its bandits."""
+"""Agents for POPGym's card games and its bandits."""
 
 from __future__ import annotations
 

@@ -13,16 +13,16 @@ from mikasa_base.envs.walking import BODY, DIAGONAL, HEADINGS, NOSE, Arena, Tile
 __all__ = ["AHEAD", "TURNS", "has_heading", "locate", "pixels", "push", "steer"]
 
 TURNS, AHEAD = (1, 2), 3
-"""Actions of the grid form: left and right; ahead."""
+"""Actions of the grid form: turn left or right; go ahead."""
 
 
 def has_heading(env: gym.Env[Any, Any]) -> bool:
-    """Whether the walker goes by whole tiles, where it heads."""
+    """Whether the walker has a heading and moves by whole tiles."""
     return isinstance(env.action_space, gym.spaces.Discrete)
 
 
 def pixels(image: Image, color: tuple[int, int, int]) -> tuple[Any, Any]:
-    """y, x of the pixels that have a colour exactly."""
+    """y, x of the pixels of exactly this colour."""
     channel = max(range(3), key=color.__getitem__)
     y, x = np.divmod(np.flatnonzero(image[..., channel] == color[channel]), image.shape[1])
     exact = (image[y, x] == color).all(axis=-1)  # few are left after the brightest channel, which is cheap to compare

@@ -1,4 +1,4 @@
-"""Ballet: dancers perform one after another, then one of the dances is named and its dancer is to be found."""
+"""Ballet: watch dancers one after another, then find the one who danced a given dance."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ STEPS: tuple[tuple[Place, ...], ...] = tuple(
     tuple((int(r), int(c)) for r, c in np.cumsum([DIRECTIONS[move] for move in moves], axis=0))
     for moves in DANCES.values()
 )
-"""Where each move of each dance leads, as rows and columns from where the dancer stands before."""
+"""The tile after each move of each dance, as rows and columns relative to the dancer's place."""
 WATCH = 0
-"""The instruction while there is dancing."""
+"""The instruction while somebody dances."""
 
 _FLOOR, _WALL, _AGENT, _INK = (0, 0, 0), (40, 40, 40), (255, 255, 255), (255, 255, 255)
 _COLORS = (
@@ -98,26 +98,27 @@ def _tile(shape: npt.NDArray[np.bool_], color: tuple[int, int, int]) -> Image:
 
 
 class Ballet(DrawnEnv[Observation, Any]):
-    """Dancers perform one after another; then a dance is named, and the agent has to go to the one who danced it.
+    """Dancers perform one after another. Then the instruction names a dance, and the agent has to go to its dancer.
 
-    Task: ``num_dancers`` dancers stand on random ones of eight places in a room of 9x9 tiles, the agent in the middle.
-    No two have the same shape, colour or dance. One after another they dance, 16 moves each, within a tile of their
-    places, with ``dance_delay`` steps from the last move of one to the first of the next. Then the instruction names one
-    of these dances.
-    Observation: a dict. "image": uint8 (99, 99, 3), the 11x11 tiles round the agent, which is white, in its middle; walls
-        (40, 40, 40), the floor and what lies beyond the walls black. "instruction": Discrete(14), 0 "watch", 1 to 13 the
+    Task: ``num_dancers`` dancers stand on random ones of eight places in a room of 9x9 tiles, with the agent in the
+    middle. No two have the same shape, colour or dance. They dance one after another, 16 moves each, within a tile of
+    their places, with ``dance_delay`` steps from the last move of one to the first of the next. Then the instruction names
+    one of these dances.
+    Observation: a dict. "image": uint8 (99, 99, 3), the 11x11 tiles around the agent, which is white, in the middle; walls
+        (40, 40, 40); the floor and everything beyond the walls black. "instruction": Discrete(14), 0 "watch", 1 to 13 the
         dance to look for, in the order of `DANCES`.
-    Actions: Discrete(8), 0 north, then clockwise; walls stop the agent. Of no effect while the instruction is "watch".
-    Reward: 1 for coming to the tile of the right dancer, 0 for that of another.
+    Actions: Discrete(8), 0 north, then clockwise. Walls stop the agent. Actions have no effect while the instruction is
+        "watch".
+    Reward: 1 on the tile of the right dancer, 0 on that of another.
     End: dancer i (from 1) makes its first move in step (i - 1)(15 + dance_delay), which for the first one is the reset,
-        and the dance is named after step num_dancers (15 + dance_delay). Terminates when the agent comes to a dancer, and
-        ``info["success"]`` tells then whether it was the right one; truncates after 320 steps if ``dance_delay`` is 16,
+        and the dance is named after step num_dancers (15 + dance_delay). Terminates when the agent reaches a dancer, and
+        ``info["success"]`` then tells whether it was the right one; truncates after 320 steps if ``dance_delay`` is 16,
         else after 1024, with ``info["success"]`` False.
     Source: Lampinen et al. 2021, Towards mental time travel: a hierarchical memory for reinforcement learning agents
-        (arXiv 2105.14039); the dance is named by a number instead of words, and colours are others.
+        (arXiv 2105.14039). Here the dance is named by a number instead of words, and the colours differ.
 
     Args:
-        num_dancers: How many dancers, 1 to 8.
+        num_dancers: Number of dancers, 1 to 8.
         dance_delay: Steps between the dances, 1 to 100.
         render_mode: None or "rgb_array".
     """
@@ -135,9 +136,9 @@ class Ballet(DrawnEnv[Observation, Any]):
         )
         self.action_space = gym.spaces.Discrete(len(DIRECTIONS))
         self.homes: list[Place] = []
-        """Where each dancer stands when it does not dance, in the order of the dances."""
+        """The place of each dancer, in the order of the dances."""
         self.dances: list[int] = []
-        """What each dances, as the number of the instruction."""
+        """The dance of each dancer, as its number in the instruction."""
         self.target = 0
         """Index of the dancer to go to."""
         self._tiles: list[Image] = []
@@ -149,7 +150,7 @@ class Ballet(DrawnEnv[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         self.homes, self._tiles = self._draw_cast(self.np_random)
         self.dances = (1 + self.np_random.permutation(len(DANCES))[: self.num_dancers]).tolist()
@@ -193,7 +194,7 @@ class Ballet(DrawnEnv[Observation, Any]):
         return self._observation(), float(success), terminated, truncated, info
 
     def frame(self) -> Image:
-        """The observation, three times as large, with the instruction below."""
+        """The observation, enlarged three times, with the instruction below."""
         observation = self._observation()
         picture = upscale(observation["image"], 3)
         caption = canvas(21, picture.shape[1], _WALL)
@@ -213,7 +214,7 @@ class Ballet(DrawnEnv[Observation, Any]):
         return self.dances[self.target] if self._step >= self.num_dancers * self.period else WATCH
 
     def _dance(self) -> None:
-        """Makes the move of this step, if there is one."""
+        """Draws the move of this step, if there is one."""
         dancer, move = divmod(self._step, self.period)
         if dancer < self.num_dancers and move < MOVES:
             (row, column), steps = self.homes[dancer], STEPS[self.dances[dancer] - 1]
@@ -235,10 +236,10 @@ class Ballet(DrawnEnv[Observation, Any]):
 
 
 class BalletLight(Ballet):
-    """`Ballet` in which neither places nor looks of the dancers change.
+    """`Ballet` with the same dancers in every episode.
 
-    As there, but all dancers are red, and the first ``num_dancers`` places and shapes are taken, in the same order: dancer
-    i always stands on place i. Only who dances what, and which dance is named, differs from episode to episode.
+    All dancers are red. Dancer i always has the i-th place and the i-th shape. Episodes differ only in who dances what,
+    and in which dance is named.
     """
 
     def _draw_cast(self, rng: np.random.Generator) -> tuple[list[Place], list[Image]]:

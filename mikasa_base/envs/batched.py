@@ -1,9 +1,11 @@
-"""Environments whose rules are written once, for many episodes side by side, in numpy.
+"""Environments whose rules are written once, in numpy, for N episodes side by side.
 
-A `Game` holds the rules. `SingleEnv` plays one of it as a ``gymnasium.Env``, `BatchedEnv` plays many in step as a
-``gymnasium.vector.VectorEnv``. All that chance decides in an episode follows from a row of numbers evenly distributed
-in [0, 1), drawn when the episode begins from the generator of its environment: so environment i of a batch that is reset
-with seed s plays, to the bit, what a single one plays that is reset with seed s + i.
+A `Game` holds the rules. `SingleEnv` makes it a ``gymnasium.Env`` with N = 1, and `BatchedEnv` a
+``gymnasium.vector.VectorEnv`` with any N.
+
+At the start of an episode, the generator of its environment draws a row of uniform numbers in [0, 1). Every random choice
+of the episode is computed from this row. Therefore environment i of a batch that is reset with seed s plays exactly the
+same episode as a single environment that is reset with seed s + i.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ Bools = npt.NDArray[np.bool_]
 
 MAX_ENVS = 2**20
 _NUMBERS_AHEAD = 256
-"""So many random numbers are drawn at a time for an environment of a batch: a call costs more than the numbers."""
+"""A batch draws this many random numbers at a time for each environment, as a call costs more than the numbers."""
 
 
 class Game(ABC):
-    """The rules of N episodes that do not know of each other.
+    """The rules of N independent episodes.
 
-    A subclass sets the spaces of one episode and ``num_uniforms``, how many random numbers an episode is drawn from.
+    A subclass sets the spaces of one episode and ``num_uniforms``, the number of random numbers that an episode needs.
 
     Args:
         num_envs: N.
@@ -52,28 +54,28 @@ class Game(ABC):
 
     @abstractmethod
     def begin(self, which: Ints, uniforms: Floats) -> None:
-        """New episodes in environments ``which`` (b,), each drawn from its row of ``uniforms`` (b, num_uniforms)."""
+        """Starts episodes in environments ``which`` (b,), each from its row of ``uniforms`` (b, num_uniforms)."""
 
     @abstractmethod
     def step(self, actions: Any) -> tuple[Floats, Bools, Bools]:
-        """Rewards, terminated, truncated, each (N,), after ``actions`` (N, ...).
+        """Plays ``actions`` (N, ...) and returns rewards, terminated and truncated, each (N,).
 
-        Where an episode is over already, nothing is promised but that all others go on.
+        Where an episode is over already, the results are undefined. The other environments are not affected.
         """
 
     @abstractmethod
     def observe(self) -> npt.NDArray[Any]:
-        """What the N agents see now, (N, ...), in memory of its own."""
+        """The current observations (N, ...), as a new array."""
 
     @abstractmethod
     def frame(self, i: int) -> Image:
-        """Picture of environment i, which shows what its agent sees."""
+        """An image of what the agent of environment i sees."""
 
     def check_actions(self, actions: Any) -> npt.NDArray[Any]:
-        """``actions`` of N environments as an array (N, ...).
+        """``actions`` as an array (N, ...).
 
-        Discrete ones outside the space, and such as are no numbers, are errors; components of continuous ones are
-        brought to the nearest bound.
+        Raises ValueError for a wrong shape, for discrete actions outside the space and for numbers that are not finite.
+        Continuous actions are clipped to the bounds of the space.
         """
         space, array = self.action_space, np.asarray(actions)
         shape = (self.num_envs, *(space.shape if isinstance(space, gym.spaces.Box) else ()))
@@ -83,19 +85,19 @@ class Game(ABC):
             )
         if isinstance(space, gym.spaces.Discrete):
             if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= space.n:
-                raise ValueError(f"actions={_told(array)} should be integers from 0 to {space.n - 1}")
+                raise ValueError(f"actions={_text(array)} should be integers from 0 to {space.n - 1}")
             return array
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-            raise ValueError(f"actions={_told(array)} should be finite numbers")
+            raise ValueError(f"actions={_text(array)} should be finite numbers")
         return array.clip(space.low, space.high)
 
 
-def _told(array: npt.NDArray[Any]) -> str:
+def _text(array: npt.NDArray[Any]) -> str:
     return np.array2string(array, separator=", ", threshold=20).replace("\n", "")
 
 
 class SingleEnv(DrawnEnv[Any, Any]):
-    """One episode at a time of a game.
+    """A game as a single environment.
 
     Args:
         game: The rules, with ``num_envs`` 1.
@@ -109,7 +111,7 @@ class SingleEnv(DrawnEnv[Any, Any]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         self.game.begin(self.game.each, self.np_random.random((1, self.game.num_uniforms)))
         self._over = False
@@ -134,15 +136,15 @@ class SingleEnv(DrawnEnv[Any, Any]):
 
 
 class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
-    """Many episodes of a game in step with each other.
+    """A game as a vector environment.
 
-    Behaves as a ``gymnasium.vector.SyncVectorEnv`` of as many single environments does, bit for bit: seeds, autoreset,
-    ``final_obs`` with SAME_STEP, ``options["reset_mask"]``.
+    Its results equal those of a ``gymnasium.vector.SyncVectorEnv`` of single environments, bit for bit. This includes
+    seeds, autoreset, ``final_obs`` with SAME_STEP and ``options["reset_mask"]``.
 
     Args:
         game: The rules.
-        render_mode: None, or "rgb_array", so that ``render()`` gives a picture for each environment.
-        autoreset_mode: When an episode that is over is followed by the next one.
+        render_mode: None, or "rgb_array": ``render()`` then returns an image of each environment.
+        autoreset_mode: When the next episode starts after the end of one; see ``gymnasium.vector.AutoresetMode``.
     """
 
     def __init__(
@@ -177,9 +179,9 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode in every environment, or in those that the bool array ``options["reset_mask"]`` (N,) names.
+        """Starts an episode in every environment, or only where the bool array ``options["reset_mask"]`` (N,) is True.
 
-        An integer ``seed`` gives environment i the seed ``seed + i``; without one, an environment's generator goes on.
+        An integer ``seed`` gives environment i the seed ``seed + i``. Without a seed, the generators continue.
         """
         mask = (options or {}).get("reset_mask")
         which = self.game.each if mask is None else self._masked(mask)
@@ -198,7 +200,7 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self.game.observe(), {}
 
     def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, Any]]:
-        """Plays one step of every environment; those whose episode is over are reset as ``autoreset_mode`` says."""
+        """Steps every environment. Where an episode is over, ``autoreset_mode`` says when the next one starts."""
         if not self._begun:
             raise ResetNeeded("step(): no episode is going on; call reset() first")
         if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():

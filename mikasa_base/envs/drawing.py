@@ -1,7 +1,7 @@
-"""Drawing with numpy alone, and the base class of the environments that are drawn with it.
+"""Drawing with numpy alone, and the base class of the environments that use it.
 
-Pictures are uint8 arrays (height, width, 3); colours are triples of 0..255; places are given as y (down), x (right) of
-the upper left corner in pixels. What reaches beyond the picture is cut off.
+Images are uint8 arrays (height, width, 3), and colours are triples of 0..255. A position is y (down), x (right) of the
+upper left corner, in pixels. Whatever lies outside the image is clipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FONT = {
 
 
 def canvas(height: int, width: int, color: Color = (0, 0, 0)) -> Image:
-    """A picture of one colour."""
+    """An image of one colour."""
     image = np.empty((height, width, 3), np.uint8)
     image[:] = color
     return image
@@ -46,13 +46,13 @@ def rectangle(image: Image, y: int, x: int, height: int, width: int, color: Colo
 
 
 def disc(image: Image, y: float, x: float, radius: float, color: Color) -> None:
-    """Fills a disc round (y, x), in pixels of any fraction: a pixel belongs to it if its centre does."""
+    """Fills a disc with the centre (y, x), which may be a fraction. A pixel is filled if its centre is in the disc."""
     rows, columns = np.ogrid[: image.shape[0], : image.shape[1]]
     image[(rows + 0.5 - y) ** 2 + (columns + 0.5 - x) ** 2 <= radius**2] = color
 
 
 def text(image: Image, y: int, x: int, string: str, color: Color, scale: int = 1) -> None:
-    """Writes digits, letters (as capitals) and a few signs; a character takes ``4 * scale`` pixels across."""
+    """Writes digits, letters (as capitals) and a few signs. A character is ``4 * scale`` pixels wide."""
     unknown = sorted(set(string.upper()) - set(_FONT))
     if unknown:
         raise ValueError(f"text={string!r}: no glyph for {' '.join(unknown)}; there are {''.join(_FONT)!r}")
@@ -65,18 +65,18 @@ def text(image: Image, y: int, x: int, string: str, color: Color, scale: int = 1
 
 
 def upscale(image: Image, factor: int) -> Image:
-    """Each pixel becomes a square of ``factor`` x ``factor`` pixels."""
+    """The image enlarged: each pixel becomes ``factor`` x ``factor`` pixels."""
     return np.repeat(np.repeat(image, factor, axis=0), factor, axis=1)
 
 
 class DrawnEnv(gym.Env[ObsType, ActType]):
-    """An environment that is drawn by its `frame`.
+    """An environment whose subclass draws it in `frame`.
 
-    ``gym.make(..., render_mode="human")`` works too: Gymnasium then shows the pictures in a window, with pygame. So a
-    subclass never opens one; it may override ``metadata`` for another ``render_fps``.
+    ``gym.make(..., render_mode="human")`` works, too: Gymnasium then shows the images in a pygame window. A subclass may
+    override ``metadata`` for another ``render_fps``.
 
     Args:
-        render_mode: None, or "rgb_array", so that ``render()`` gives a picture.
+        render_mode: None, or "rgb_array": ``render()`` then returns an image.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
@@ -88,10 +88,10 @@ class DrawnEnv(gym.Env[ObsType, ActType]):
 
     @abstractmethod
     def frame(self) -> Image:
-        """The picture of the present state, at least 96 pixels wide."""
+        """An image of the current state, at least 96 pixels wide."""
 
     def render(self) -> Image | None:
-        """The picture of the present state, uint8 (height, width, 3); None without a ``render_mode``."""
+        """An image of the current state, uint8 (height, width, 3); None without a ``render_mode``."""
         if self.render_mode is None:
             gym.logger.warn(f"{type(self).__name__}.render() needs render_mode='rgb_array' in gym.make")
             return None

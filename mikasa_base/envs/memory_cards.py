@@ -1,4 +1,4 @@
-"""MemoryCards: find the mate of the card that is turned up."""
+"""MemoryCards: find the second card of a pair."""
 
 from __future__ import annotations
 
@@ -88,20 +88,20 @@ class _Rules(Game):
 
 
 class MemoryCards(SingleEnv):
-    """Pairs of cards lie face down in random order; one card is turned up, and its mate is to be pointed at.
+    """Pairs of cards lie face down in random order. One card is face up, and the agent has to choose its partner.
 
-    Task: at every step one of the remaining cards, drawn at random, is turned up. Point at its mate and both are removed;
-    point at anything else, and the card is hidden again. What was pointed at is never shown, so only the cards that were
-    turned up before tell where a mate lies.
+    Task: every step turns up one of the remaining cards, drawn at random. If the agent chooses its partner, both are
+    removed; otherwise the card is hidden again. The chosen card is never shown, so the agent has to remember the cards
+    that were face up before.
     Observation: MultiDiscrete([num_pairs + 2] * 2 num_pairs), a number for each card: 0 hidden, 1 to num_pairs the face
-        of the one that is turned up, num_pairs + 1 removed.
-    Actions: Discrete(2 num_pairs), the card pointed at.
-    Reward: 0 for the mate, else -1.
+        of the card that is face up, num_pairs + 1 removed.
+    Actions: Discrete(2 num_pairs), the chosen card.
+    Reward: 0 for the partner, else -1.
     End: terminates when all cards are removed, truncates after 2 num_pairs² steps.
     Source: Esslinger et al. 2022, Deep Transformer Q-Networks (arXiv 2206.01078), memory cards.
 
     Args:
-        num_pairs: How many pairs.
+        num_pairs: Number of pairs.
         render_mode: None or "rgb_array".
     """
 
@@ -110,7 +110,7 @@ class MemoryCards(SingleEnv):
 
 
 class MemoryCardsVector(BatchedEnv):
-    """Many `MemoryCards` in step; see there and in `BatchedEnv`."""
+    """`MemoryCards` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,

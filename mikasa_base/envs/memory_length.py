@@ -1,4 +1,4 @@
-"""MemoryLength: a bit is shown, then asked for after a delay."""
+"""MemoryLength: remember bits, and answer with one of them after a delay."""
 
 from __future__ import annotations
 
@@ -75,21 +75,22 @@ class _Rules(Game):
 
 
 class MemoryLength(SingleEnv):
-    """Bits are shown at the start, and one of them is asked for after ``memory_length`` steps.
+    """The episode starts with some bits, and ``memory_length`` steps later asks for one of them.
 
-    Task: remember ``num_bits`` bits for ``memory_length`` steps. They stand in the first two observations; the last
-    observation before the answer names one of them. With ``memory_length=1`` that is the second, and no memory is needed.
+    Task: remember ``num_bits`` bits for ``memory_length`` steps. The first two observations contain the bits. The last
+    observation before the answer contains the index of one. With ``memory_length=1`` this is the second observation, and
+    the task needs no memory.
     Observation: float32 (num_bits + 2,): 1 - t / memory_length, where t counts the steps from the second observation on;
-        the index of the bit that is asked for, in the observation after step ``memory_length``, else 0; the bits as
+        the index of the bit that is asked for in the observation after step ``memory_length``, else 0; the bits as
         -1 or 1 in the first two observations, else 0.
-    Actions: Discrete(2), the value of the bit; only the last one counts.
+    Actions: Discrete(2), the value of the bit. Only the last action counts.
     Reward: 1 for the right and -1 for the wrong bit in the last step, 0 before.
     End: terminates after ``memory_length + 1`` steps.
     Source: Osband et al. 2020, Behaviour Suite for Reinforcement Learning (arXiv 1908.03568), memory_len and memory_size.
 
     Args:
         memory_length: Steps between the bits and the question.
-        num_bits: How many bits.
+        num_bits: Number of bits.
         render_mode: None or "rgb_array".
     """
 
@@ -98,7 +99,7 @@ class MemoryLength(SingleEnv):
 
 
 class MemoryLengthVector(BatchedEnv):
-    """Many `MemoryLength` in step; see there and in `BatchedEnv`."""
+    """`MemoryLength` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,

@@ -28,12 +28,12 @@ __all__ = [
 
 ARENA = Arena(tiles=5, tile_size=14, margin=7)
 COMMANDS: tuple[Tile, ...] = ((1, 0), (0, 1), (-1, 0), (0, -1), (0, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
-"""Columns and rows that each command moves by."""
+"""Columns and rows of each command's move."""
 SYMBOL = (255, 255, 255)
 _SYMBOL_SIZE = 22
 _PLACE = slice((ARENA.size - _SYMBOL_SIZE) // 2, (ARENA.size + _SYMBOL_SIZE) // 2)
 SYMBOL_PLACE = (_PLACE, _PLACE)
-"""Rows and columns of the picture in which a command is shown."""
+"""Rows and columns of the image that show a command."""
 _SHOWN, _SHOW_PERIOD = 3, 4  # frames of a command, and frames from one to the next
 
 BLUE, _LIGHT_BLUE = (21, 43, 77), (29, 60, 107)
@@ -41,35 +41,35 @@ RED, _LIGHT_RED = (81, 18, 26), (112, 24, 36)
 
 
 class Timing:
-    """When commands are shown, carried out and verified; steps count from 1, and the reset's observation follows step 0.
+    """The steps at which commands are shown, carried out and verified. Steps count from 1; the reset is step 0.
 
     Args:
         num_commands: Number of commands.
-        delay: Steps that the walker has for a command, before that of the verification.
-        duration: Steps that the other tiles are red, that of the verification included.
+        delay: Steps that the walker has for a command, before the step of its verification.
+        duration: Steps for which the other tiles are red, including that of the verification.
     """
 
     def __init__(self, num_commands: int, delay: int, duration: int) -> None:
         self.num_commands, self.delay, self.period = num_commands, delay, delay + duration
         self.start = _SHOW_PERIOD * num_commands
-        """The first step that moves the walker."""
+        """The first step in which the walker can move."""
 
     def shown(self, step: int) -> int | None:
-        """Index of the command that is shown after ``step``; None if there is none."""
+        """Index of the command that the observation after ``step`` shows; None if it shows none."""
         command, frame = divmod(step, _SHOW_PERIOD)
         return command if command < self.num_commands and frame < _SHOWN else None
 
     def command(self, step: int) -> int:
-        """Index of the command that ``step`` (from `start` on) is there to carry out or to verify."""
+        """Index of the command that is carried out or verified in ``step``, from `start` on."""
         return (step - self.start) // self.period
 
     def red_for(self, step: int) -> int:
-        """How many steps the tiles have been red with ``step``: 0 if they are not, 1 with that of the verification."""
+        """Number of steps for which the tiles have been red: 0 if they are not, 1 in the step of the verification."""
         return max((step - self.start) % self.period - self.delay + 1, 0) if step >= self.start else 0
 
 
 def symbol(command: Tile) -> npt.NDArray[np.bool_]:
-    """Which pixels (22, 22) show a command: an arrow, or a barred ring for "stay"."""
+    """The pixels (22, 22) of a command's symbol: an arrow, or a barred ring for "stay"."""
     half = _SYMBOL_SIZE / 2
     y, x = np.mgrid[:_SYMBOL_SIZE, :_SYMBOL_SIZE] + 0.5 - half
     if command == (0, 0):
@@ -96,21 +96,21 @@ _SYMBOLS = tuple(symbol(command)[..., None] for command in COMMANDS)
 
 
 class MortarMayhem(DrawnEnv[Image, Any]):
-    """A list of commands is shown, one after another; then they are to be carried out in that order, without a mistake.
+    """The episode shows a list of commands, which the agent then has to carry out in order, without a mistake.
 
-    Task: on an arena of 5x5 tiles each command is shown for three frames, with an empty one after it: an arrow in one of
-    eight directions, or a barred ring for "stay". Meanwhile the walker cannot move. Then it has 18 steps to carry out
-    each command, from the tile of the one before, before all tiles but the right one turn red for 6 steps. It begins on
-    a random tile, and no command leads out of the arena.
+    Task: the arena has 5x5 tiles. Each command is shown for three frames, followed by an empty one: an arrow in one of
+    eight directions, or a barred ring for "stay". The walker cannot move meanwhile. Then it has 18 steps to carry out each
+    command, starting from the tile of the previous one, before all tiles except the right one turn red for 6 steps. It
+    starts on a random tile, and no command leads out of the arena.
     Observation: uint8 (84, 84, 3): tiles of 14 pixels in the middle, blue, or red where it is deadly; the walker as a
         disc; a command in white in the centre.
     Actions: MultiDiscrete([3, 3]), horizontal and vertical: 0 nothing, 1 towards the left or up, 2 towards the right or
-        down; a step goes 3 pixels, or 2 along both axes. Of no effect while commands are shown, but it has to be valid.
-    Reward: 0.1 for each command when it is verified.
+        down. A step is 3 pixels, or 2 along both axes. Actions have no effect while commands are shown, but must be valid.
+    Reward: 0.1 for each command that is verified.
     End: with N commands, command i (from 0) is verified at step 4 N + 18 + 24 i. Terminates with the last one (step 274
         for 10) with ``info["success"]`` True, and as soon as the walker is on a red tile, with False.
     Source: Pleines et al. 2023, Memory Gym: Partially Observable Challenges to Memory-Based Agents (ICLR 2023), with its
-        standard settings; unlike there, observations are uint8 and a mistake at the last command is no success.
+        standard settings. Here observations are uint8, and a mistake at the last command is not a success.
 
     Args:
         num_commands: N, 1 to 50.
@@ -136,7 +136,7 @@ class MortarMayhem(DrawnEnv[Image, Any]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         column, row = self.np_random.integers(ARENA.tiles, size=2).tolist()
         self._walker.heading = 0
@@ -176,7 +176,7 @@ class MortarMayhem(DrawnEnv[Image, Any]):
         return self._picture(), reward, self._over, False, info
 
     def frame(self) -> Image:
-        """The observation, four times as large."""
+        """The observation, enlarged four times."""
         return upscale(self._picture(), 4)
 
     def _picture(self) -> Image:
@@ -195,9 +195,8 @@ class MortarMayhem(DrawnEnv[Image, Any]):
 
 
 class MortarMayhemGrid(MortarMayhem):
-    """`MortarMayhem` with a walker that goes by whole tiles.
+    """`MortarMayhem` with a walker that moves by whole tiles. It differs in the following.
 
-    As there, but for these.
     Task: the commands are right, down, left, up and "stay"; the walker has 6 steps for each, and the tiles turn red for
     2. It heads up at the start.
     Actions: Discrete(4): 0 nothing, 1 turn left, 2 turn right, 3 go one tile ahead, where the dark square on the disc

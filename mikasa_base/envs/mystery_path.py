@@ -1,4 +1,4 @@
-"""MysteryPath: find an invisible path by trial, and remember it."""
+"""MysteryPath: find an invisible path by trial and error, and remember it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ARENA", "CROSS", "GOAL", "MAX_NODES", "START", "MysteryPath", "Myste
 
 ARENA = Arena(tiles=7, tile_size=12)
 MAX_NODES = 14
-"""Of a path, both ends included; the least is 7, as it crosses the arena."""
+"""Most tiles of a path, including both ends. The fewest are 7, as it crosses the arena."""
 START, GOAL, CROSS = (0, 0, 255), (0, 255, 0), (255, 0, 0)
 _WALL_CHANCE = 0.33
 _MAX_COST = 8
@@ -27,10 +27,10 @@ _CROSS = (_BAR | _BAR[::-1])[..., None]
 
 
 def draw_path(rng: np.random.Generator) -> list[Tile]:
-    """A path from a random tile of one side to a random tile of the opposite one, of 7 to 14 tiles, each beside the next.
+    """A path of 7 to 14 neighbouring tiles, from a random tile of one side to a random tile of the opposite side.
 
-    Tiles off the border are walls with probability 0.33, and each way from tile to tile has a random cost from 1 to 8;
-    the path is the cheapest one. Where that is too long, walls and costs are drawn anew.
+    Tiles that are not at the border are walls with probability 0.33, and each move between tiles has a random cost from 1
+    to 8. The path is the cheapest one. If it is too long, walls and costs are drawn again.
     """
     last = ARENA.tiles - 1
     side, start_at, goal_at = rng.integers((4, ARENA.tiles, ARENA.tiles)).tolist()
@@ -64,22 +64,22 @@ def _cheapest(walls: list[list[bool]], costs: list[list[list[int]]], start: Tile
 
 
 class MysteryPath(DrawnEnv[Image, Any]):
-    """An invisible path leads to the goal; who steps off it is sent back to the start.
+    """An invisible path leads to the goal. A walker that leaves it returns to the start.
 
-    Task: on an arena of 7x7 tiles, walk from the start, on a random tile of one side, to the goal, on a random tile of
-    the opposite side, along a path of 7 to 14 tiles that has to be found by trial: a red cross tells that the walker has
-    left it. The next action is of no effect but that the walker is back at the start. What was tried stays true until
-    the end of the episode.
+    Task: the arena has 7x7 tiles. Walk from the start, a random tile of one side, to the goal, a random tile of the
+    opposite side, along a path of 7 to 14 tiles that has to be found by trial and error. A red cross appears when the
+    walker has left it, and the next step only puts the walker back to the start. The path stays the same until the end of
+    the episode.
     Observation: uint8 (84, 84, 3): tiles of 12 pixels, the start blue, the goal green, all others black; the walker as a
-        disc, with the cross on it where it has left the path.
+        disc, with the cross on it when it has left the path.
     Actions: MultiDiscrete([3, 3]), horizontal and vertical: 0 nothing, 1 towards the left or up, 2 towards the right or
-        down; a step goes 3 pixels, or 2 along both axes.
+        down. A step is 3 pixels, or 2 along both axes.
     Reward: 0.1 for each tile of the path between start and goal that is reached for the first time in the episode, 1 for
         the goal.
-    End: terminates at the goal, truncates after 512 steps; ``info["success"]`` tells then whether the goal was reached.
+    End: terminates at the goal, truncates after 512 steps; ``info["success"]`` then tells whether the goal was reached.
     Source: Pleines et al. 2023, Memory Gym: Partially Observable Challenges to Memory-Based Agents (ICLR 2023), with its
-        standard settings and the reward for progress; unlike there, observations are uint8, the cheapest path is searched
-        exactly, and the walker is seen where it left the path.
+        standard settings and the reward for progress. Here observations are uint8, the path is exactly the cheapest one,
+        and the walker is visible where it left the path.
 
     Args:
         render_mode: None or "rgb_array".
@@ -103,7 +103,7 @@ class MysteryPath(DrawnEnv[Image, Any]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         self.path = draw_path(self.np_random)
         self._unvisited = set(self.path[1:-1])
@@ -142,7 +142,7 @@ class MysteryPath(DrawnEnv[Image, Any]):
         return self._picture(), reward, arrived, truncated, {"success": arrived} if self._over else {}
 
     def frame(self) -> Image:
-        """The observation, four times as large."""
+        """The observation, enlarged four times."""
         return upscale(self._picture(), 4)
 
     def _picture(self) -> Image:
@@ -156,9 +156,8 @@ class MysteryPath(DrawnEnv[Image, Any]):
 
 
 class MysteryPathGrid(MysteryPath):
-    """`MysteryPath` with a walker that goes by whole tiles.
+    """`MysteryPath` with a walker that moves by whole tiles. It differs in the following.
 
-    As there, but for these.
     Actions: Discrete(4): 0 nothing, 1 turn left, 2 turn right, 3 go one tile ahead, where the dark square on the disc
         points; it points up at the start of an episode, and stays as it is when the walker is sent back.
     Reward: 1 for the goal, nothing for progress.

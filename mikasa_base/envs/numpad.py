@@ -1,4 +1,4 @@
-"""Numpad: find out, by trying, in which order the tiles want to be visited, and go that way again and again."""
+"""Numpad: find the order of the tiles by trial and error, then repeat it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 MOVES = np.array([[-1, 0], [0, 1], [1, 0], [0, -1]])
 """Row and column of a step up, right, down, left."""
 TILE, SPACING, PITCH = 10.0, 5.0, 20.0
-"""px: a tile, the space on each side of it, and from one tile to the next."""
+"""In pixels: the side of a tile, the space on each side of it, and the distance from one tile to the next."""
 MAX_SPEED = 5.0
 """px per step, along each axis."""
 _PICTURE = 192
@@ -53,7 +53,7 @@ def _walks(size: int, length: int) -> Ints:
 
 
 class _Rules(Game):
-    """The tiles and their lights; where the ball is, is for the subclasses."""
+    """The tiles and their lights. Subclasses implement the ball."""
 
     def __init__(self, num_envs: int, size: int, sequence_length: int, max_steps: int) -> None:
         super().__init__(num_envs)
@@ -64,10 +64,12 @@ class _Rules(Game):
         self.num_uniforms = 2
         self.walks = _walks(self.size, self.length)
         self.sequence = np.zeros((num_envs, self.length), np.int64)
-        self.rank = np.zeros((num_envs, self.num_tiles), np.int64)  # place of a tile in the sequence; length if in none
-        self.lit = np.zeros(num_envs, np.int64)  # the first so many tiles of the sequence are lit
-        self.best = np.zeros(num_envs, np.int64)  # the most that were lit since all were
-        self.tile = np.zeros(num_envs, np.int64)  # where the ball is, or was last
+        self.rank = np.zeros(
+            (num_envs, self.num_tiles), np.int64
+        )  # index of a tile in the sequence; length if it is not in it
+        self.lit = np.zeros(num_envs, np.int64)  # number of lit tiles; they are the first of the sequence
+        self.best = np.zeros(num_envs, np.int64)  # largest number of lit tiles since all were lit
+        self.tile = np.zeros(num_envs, np.int64)  # the tile that the ball is on, or was on last
         self.steps = np.zeros(num_envs, np.int64)
 
     def begin(self, which: Ints, uniforms: Floats) -> None:
@@ -111,15 +113,15 @@ class _Rules(Game):
 
     @abstractmethod
     def place(self, which: Ints) -> None:
-        """Puts the ball of environments ``which`` onto its tile."""
+        """Moves the ball of environments ``which`` to its tile."""
 
     @abstractmethod
     def move(self, actions: npt.NDArray[Any]) -> tuple[Bools, Bools]:
-        """Moves the balls and says which of them came to another tile, and which bumped into the wall of the board."""
+        """Moves the balls. Returns which of them entered another tile, and which hit the wall of the board, each (N,)."""
 
     @abstractmethod
     def position(self) -> Floats:
-        """Of the balls, (N, 2), y (down) and x, px."""
+        """Positions of the balls (N, 2): y (down) and x, in pixels."""
 
 
 class _DiscreteRules(_Rules):
@@ -130,7 +132,9 @@ class _DiscreteRules(_Rules):
         places = np.stack(np.divmod(np.arange(self.num_tiles), self.size), axis=1)
         there = places[:, None] + MOVES  # (tiles, actions, 2)
         inside = ((there >= 0) & (there < self.size)).all(axis=2)
-        self.neighbor = np.where(inside, there @ (self.size, 1), np.arange(self.num_tiles)[:, None])  # itself at a wall
+        self.neighbor = np.where(
+            inside, there @ (self.size, 1), np.arange(self.num_tiles)[:, None]
+        )  # a wall: the tile itself
 
     def place(self, which: Ints) -> None:
         pass
@@ -175,7 +179,7 @@ class _ContinuousRules(_Rules):
         ball = self.ball + velocity
         self.ball = ball.clip(0.0, self.width)
         self.velocity = velocity * (self.ball == ball)
-        cell = (self.ball / PITCH).astype(np.int64)  # at the far walls one too many, where there is no tile
+        cell = (self.ball / PITCH).astype(np.int64)  # one too many at the far walls, where there is no tile
         from_middle = np.abs(self.ball - PITCH * cell - PITCH / 2)
         on_tile = (from_middle[:, 0] <= TILE / 2) & (from_middle[:, 1] <= TILE / 2)
         tile = self.size * cell[:, 0] + cell[:, 1]
@@ -195,15 +199,15 @@ class _ContinuousRules(_Rules):
 
 
 class NumpadDiscrete(SingleEnv):
-    """A ball on a board of tiles lights them one after another if it visits them in a hidden order.
+    """A ball lights the tiles of a board if it visits them in a hidden order.
 
-    Task: the order is a walk from neighbour to neighbour over ``sequence_length`` tiles, none twice, drawn anew for each
-    episode; the ball does not start on its first tile. To come onto the next tile lights it. Any other tile, or the wall
-    of the board, puts all lights out (and the first tile, if the ball is there, on again). Once all are lit they are
-    shown so for one step; then they are out, and everything can be done again.
-    Observation: float32 (2, size, size): which tiles are lit; where the ball is.
+    Task: each episode draws the order, a walk from neighbour to neighbour over ``sequence_length`` different tiles. The
+    ball does not start on its first tile. Entering the next tile of the order lights it. Entering any other tile or hitting
+    the wall of the board turns all lights off, except that of the first tile of the order if the ball is on it. When all
+    tiles of the order are lit, they stay so for one step. Then all are off, and the order can be repeated.
+    Observation: float32 (2, size, size): which tiles are lit; which tile the ball is on.
     Actions: Discrete(4): up, right, down, left.
-    Reward: 1 for each tile that makes more tiles lit than ever since the last time that all were.
+    Reward: 1 whenever more tiles are lit than at any time since all were lit.
     End: truncates after ``max_steps`` steps.
     Source: Humplik et al. 2019, Meta reinforcement learning as task inference (arXiv 1905.06424), Numpad.
 
@@ -223,13 +227,13 @@ class NumpadDiscrete(SingleEnv):
 class NumpadContinuous(SingleEnv):
     """`NumpadDiscrete` with a ball that rolls.
 
-    Task: as there. Tiles of 10 px lie 10 px apart and 5 px off the walls; between them nothing happens, and neither does
-    at a wall, which stops the ball, nor if the ball comes back to the tile that it was on last. At the start the ball
-    rests in the middle of a tile.
-    Observation: float32 (4 + size²,): place of the ball, y (down) and x, as a share of the board; its velocity, y and x,
-        by the greatest; which tiles are lit, row by row.
-    Actions: Box(-1, 1, (2,)), what is added to the velocity, y (down) and x, px per step; it stays within ±5 along each
-        axis. Beyond the bounds they are brought to the nearest bound.
+    Task: as there. Tiles of 10 px lie 10 px apart and 5 px from the walls. The ball may roll between them, return to the
+    tile that it was on last and be stopped by a wall without any effect on the lights. At the start the ball rests in the
+    centre of a tile.
+    Observation: float32 (4 + size²,): position of the ball, y (down) and x, divided by the size of the board; its velocity,
+        y and x, divided by the maximum; which tiles are lit, row by row.
+    Actions: Box(-1, 1, (2,)), added to the velocity, y (down) and x, in px per step, which is clipped to ±5 along each
+        axis. Actions beyond the bounds are clipped.
     Reward, End, Source: see `NumpadDiscrete`.
 
     Args:
@@ -264,7 +268,7 @@ class NumpadContinuousDiscreteActions(SingleEnv):
 
 
 class NumpadDiscreteVector(BatchedEnv):
-    """Many `NumpadDiscrete` in step; see there and in `BatchedEnv`."""
+    """`NumpadDiscrete` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,
@@ -280,7 +284,7 @@ class NumpadDiscreteVector(BatchedEnv):
 
 
 class NumpadContinuousVector(BatchedEnv):
-    """Many `NumpadContinuous` in step; see there and in `BatchedEnv`."""
+    """`NumpadContinuous` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,
@@ -296,7 +300,7 @@ class NumpadContinuousVector(BatchedEnv):
 
 
 class NumpadContinuousDiscreteActionsVector(BatchedEnv):
-    """Many `NumpadContinuousDiscreteActions` in step; see there and in `BatchedEnv`."""
+    """`NumpadContinuousDiscreteActions` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,

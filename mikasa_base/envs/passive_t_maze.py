@@ -1,4 +1,4 @@
-"""PassiveTMaze: the goal is shown at the start of a corridor, and chosen at its end."""
+"""PassiveTMaze: remember the side of the goal while walking down a corridor."""
 
 from __future__ import annotations
 
@@ -81,21 +81,21 @@ class _Rules(Game):
 
 
 class PassiveTMaze(SingleEnv):
-    """The first observation shows on which side of a T-junction the goal is; the junction lies down a corridor.
+    """The first observation tells on which side of a T-junction the goal is. The junction is at the end of a corridor.
 
-    Task: walk to the junction without a step too many and turn to the side that was shown at the start.
-    Observation: float32 (2,): at the start [0, side of the goal, -1 or 1], but [0, 0] if the agent is there later; in the
-        corridor [0, 0]; at its end [1, y], y being the side that the agent has turned to, or 0.
-    Actions: Discrete(4): +x (down the corridor), +y, -x, -y; against a wall the agent stays where it is.
+    Task: walk to the junction without any extra step, and turn to the side of the goal.
+    Observation: float32 (2,): [0, side of the goal, -1 or 1] at the start, and [0, 0] if the agent comes back there;
+        [0, 0] in the corridor; [1, y] at its end, where y is the side that the agent has turned to, or 0.
+    Actions: Discrete(4): +x (down the corridor), +y, -x, -y. A wall stops the agent.
     Reward: in the last step ``goal_reward`` if the agent is at the goal, else 0; before it ``penalty`` for each step t
         (from 1) after which x < t, and ``distract_reward`` for each after which x = 0.
-    End: terminates after ``corridor_length + 1`` steps, which is as many as it takes.
+    End: terminates after ``corridor_length + 1`` steps, the length of the shortest way to the goal.
     Source: Ni et al. 2023, When Do Transformers Shine in RL? (arXiv 2307.03864), passive T-maze.
 
     Args:
         corridor_length: Steps from the start to the junction.
         goal_reward: See Reward.
-        penalty: See Reward; at most 0. ``-1 / corridor_length`` makes the dense form.
+        penalty: See Reward; at most 0. ``-1 / corridor_length`` gives the dense reward.
         distract_reward: See Reward.
         render_mode: None or "rgb_array".
     """
@@ -112,7 +112,7 @@ class PassiveTMaze(SingleEnv):
 
 
 class PassiveTMazeVector(BatchedEnv):
-    """Many `PassiveTMaze` in step; see there and in `BatchedEnv`."""
+    """`PassiveTMaze` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,

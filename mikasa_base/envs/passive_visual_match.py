@@ -1,4 +1,4 @@
-"""PassiveVisualMatch: a colour is shown, apples distract, then the pad of that colour is to be found."""
+"""PassiveVisualMatch: remember a colour while collecting apples, then find the pad of that colour."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 Place = tuple[int, int]
-"""Row, column of a tile, or from one tile to another."""
+"""Row and column of a tile, or the difference of two tiles."""
 MOVES: tuple[Place, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
 APPLE_START: Place = (5, 5)
-"""Where the player is when the apples appear."""
+"""The player's tile when the apples appear."""
 APPLE_SLOTS: tuple[Place, ...] = tuple(
     (r, c) for r in range(1, 6) for c in range(1, 10) if (r + c) % 2 == 0 and (r, c) != APPLE_START
 )
-"""Where apples can lie; from the first to the last one the room extends."""
+"""The tiles that can hold an apple. The first and the last one are corners of the room."""
 VIEW = 5
-"""Tiles along each side of what is seen."""
+"""Tiles along each side of the observation."""
 _REACH = VIEW // 2
 FLOOR, WALL, PLAYER, APPLE = (204, 204, 204), (25, 25, 25), (228, 148, 109), (140, 178, 0)
 PADS = ((255, 0, 0), (0, 255, 0), (0, 0, 255))
@@ -58,7 +58,7 @@ _ROOMS = (
     ("###########", "#         #", "#         #", "#         #", "####   ####", "   #   #   ", "   #####   "),
 )
 _STARTS = np.array([(2, 5), APPLE_START, (5, 5)])  # row, column of the player
-# the rooms without what differs from episode to episode, and with a rim, as the view reaches beyond them
+# the rooms without cue, apples and pads, padded, as the view reaches beyond them
 _TILES = np.pad([[[_wall if tile == "#" else _floor for tile in row] for row in room] for room in _ROOMS], _RIM)
 _RING = np.array([(r, c) for r in (1, 2, 3) for c in (4, 5, 6) if (r, c) != (2, 5)])
 _SLOTS = np.array(APPLE_SLOTS)
@@ -68,7 +68,7 @@ _MOVES = np.array(MOVES)
 CUE_STEPS, CHOICE_STEPS = 15, 15
 _NUM_APPLES = 10
 RESPAWN = 20
-"""Steps from that in which an apple is picked to that after which the next one is on its place."""
+"""Steps after which a new apple replaces one that was picked."""
 
 
 class _Rules(Game):
@@ -133,7 +133,7 @@ class _Rules(Game):
         return upscale(self.observe()[i], 40)
 
     def _enter(self, which: Ints, phase: int) -> None:
-        """Phase ``phase`` begins in environments ``which``."""
+        """Starts phase ``phase`` in environments ``which``."""
         self.player[which] = _STARTS[phase]
         self.tiles[which] = _TILES[phase]
         self.ripe[which] = -1
@@ -145,7 +145,7 @@ class _Rules(Game):
             self._put(which[:, None], _PAD_PLACES, (_pad + self.pads[which]).astype(np.uint8))
 
     def _take(self, which: Ints, reached: npt.NDArray[np.uint8]) -> Floats:
-        """The players of ``which`` (b,) have come to an apple or a pad each, ``reached``; rewards (b,)."""
+        """Rewards (b,) of the players of ``which`` (b,), who have each reached an apple or a pad, ``reached``."""
         apple = reached == _apple
         pickers, choosers = which[apple], which[~apple]
         self._put(pickers, self.player[pickers], _floor)
@@ -157,28 +157,28 @@ class _Rules(Game):
         return np.where(apple, 1.0, np.where(right, 10.0, 0.0))
 
     def _at(self, places: Ints) -> npt.NDArray[np.uint8]:
-        """What lies on a place (N, 2) of each environment, (N,)."""
+        """The tile codes (N,) at a place (N, 2) of each environment."""
         tiles: npt.NDArray[np.uint8] = self.tiles[self.each, places[:, 0] + _REACH, places[:, 1] + _REACH]
         return tiles
 
     def _put(self, which: Ints, places: Ints, tile: int | npt.NDArray[np.uint8]) -> None:
-        """Puts something on places (..., 2) of environments ``which`` (...)."""
+        """Writes tile codes to places (..., 2) of environments ``which`` (...)."""
         self.tiles[which, places[..., 0] + _REACH, places[..., 1] + _REACH] = tile
 
 
 class PassiveVisualMatch(SingleEnv):
-    """A colour is shown, then apples distract; then the pad of that colour is to be found among three.
+    """The episode shows a colour, distracts with apples, and asks for the pad of that colour among three.
 
-    Task: for 15 steps the player is shut in a box of 3x3 tiles, one of which, a random one, has the colour red, green or
-    blue. For ``distractor_steps`` steps it may collect apples in a room of 5x9 tiles: 10 lie on random ones of 22 places,
-    a chessboard without the player's start, and come back 20 steps after they were picked. For the last 15 steps it is in
-    an alcove below a room that has a red, a green and a blue pad along its far wall, in random order. The first pad that
-    it comes to makes all of them vanish.
-    Observation: uint8 (5, 5, 3), a pixel for each of the 5x5 tiles round the player, who is (228, 148, 109); walls
+    Task: for 15 steps the player is closed in a box of 3x3 tiles. A random one of them is red, green or blue. For
+    ``distractor_steps`` steps it may collect apples in a room of 5x9 tiles. 10 apples lie on random ones of 22 places, a
+    chessboard pattern without the player's start, and grow again 20 steps after they were picked. For the last 15 steps it
+    is in an alcove below a room with a red, a green and a blue pad along its far wall, in random order. The first pad that
+    it reaches makes all three disappear.
+    Observation: uint8 (5, 5, 3), a pixel for each of the 5x5 tiles around the player, who is (228, 148, 109); walls
         (25, 25, 25), floor (204, 204, 204), apples (140, 178, 0), the cue and the pads pure red, green or blue.
     Actions: Discrete(4) north, south, west, east; walls stop the player.
-    Reward: 1 for an apple, 10 for coming first to the pad of the right colour.
-    End: truncates after ``distractor_steps + 30`` steps; ``info["success"]`` tells then whether the first pad was the right
+    Reward: 1 for an apple, 10 if the first pad has the right colour.
+    End: truncates after ``distractor_steps + 30`` steps; ``info["success"]`` then tells whether the first pad was the right
         one.
     Source: Hung et al. 2019, Optimizing agent behavior over long time scales by transporting value (arXiv 1810.06721);
         in this form Ni et al. 2023, When Do Transformers Shine in RL? (arXiv 2307.03864). Unlike there, the pads are in
@@ -202,7 +202,7 @@ class PassiveVisualMatch(SingleEnv):
 
 
 class PassiveVisualMatchVector(BatchedEnv):
-    """Many `PassiveVisualMatch` in step; see there and in `BatchedEnv`."""
+    """`PassiveVisualMatch` as a vector environment; see there and `BatchedEnv`."""
 
     def __init__(
         self,

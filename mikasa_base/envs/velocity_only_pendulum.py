@@ -1,4 +1,4 @@
-"""VelocityOnlyPendulum: a pendulum to be swung up by one who sees how fast it turns, but not where it is."""
+"""VelocityOnlyPendulum: swing up a pendulum whose angular velocity is observed, but not its angle."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from mikasa_base.envs.drawing import DrawnEnv, Image, canvas, disc
 __all__ = ["GRAVITY", "LENGTH", "MASS", "MOST_SPEED", "MOST_TORQUE", "TIME_STEP", "VelocityOnlyPendulum", "swing"]
 
 GRAVITY, MASS, LENGTH = 10.0, 1.0, 1.0
-"""In m/s^2, kg, m; a rod of even mass on a pivot at its end."""
+"""In m/s^2, kg, m; a uniform rod with a pivot at its end."""
 TIME_STEP, MOST_SPEED, MOST_TORQUE = 0.05, 8.0, 2.0
 """In s, rad/s, N m."""
 _WORST = 16.2736044
-"""The most that a step can cost: upside down at full speed and torque."""
+"""The largest cost of a step: upside down at full speed and torque."""
 _ROD, _BACK, _PIVOT = (200, 80, 80), (255, 255, 255), (0, 0, 0)
 
 
 def swing(angle: Any, speed: Any, torque: Any) -> tuple[Any, Any]:
-    """Angle in rad (0 upright, counterclockwise) and angular velocity in rad/s after a time step; of arrays, too."""
+    """Angle in rad (0 upright, counterclockwise) and angular velocity in rad/s after a time step. Arrays work, too."""
     turned = 1.5 * GRAVITY / LENGTH * np.sin(angle) + 3.0 / (MASS * LENGTH**2) * torque
     speed = np.clip(speed + turned * TIME_STEP, -MOST_SPEED, MOST_SPEED)
     return angle + speed * TIME_STEP, speed
 
 
 class VelocityOnlyPendulum(DrawnEnv[npt.NDArray[np.float32], Any]):
-    """Swing a pendulum up and hold it there, seeing its angular velocity alone.
+    """Swing a pendulum up and hold it there. Only its angular velocity is observed.
 
-    Task: infer the angle from how the velocity has changed. At the start the angle is drawn evenly from the whole
-        circle, the velocity from [-1, 1] rad/s.
+    Task: infer the angle from the history of the velocity. At the start the angle is uniform over the whole circle, and
+        the velocity over [-1, 1] rad/s.
     Observation: float32 (1,): angular velocity in rad/s, at most 8.
     Actions: float32 (1,) in [-1, 1], the torque in units of 2 N m.
     Reward: 1 - 2 c / 16.2736 divided by ``max_episode_length``, where the step costs
@@ -45,7 +45,7 @@ class VelocityOnlyPendulum(DrawnEnv[npt.NDArray[np.float32], Any]):
 
     Args:
         max_episode_length: Steps.
-        render_mode: None or "rgb_array". The picture shows the angle, unlike the observation.
+        render_mode: None or "rgb_array". Unlike the observation, the image shows the angle.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
@@ -60,7 +60,7 @@ class VelocityOnlyPendulum(DrawnEnv[npt.NDArray[np.float32], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """Begins an episode; ``options`` are not used."""
+        """Starts an episode; ``options`` are not used."""
         super().reset(seed=seed)
         self._angle = float(self.np_random.uniform(-np.pi, np.pi))
         self._speed = float(self.np_random.uniform(-1, 1))
@@ -68,7 +68,7 @@ class VelocityOnlyPendulum(DrawnEnv[npt.NDArray[np.float32], Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Plays one step; an action beyond the space is brought to the nearest bound.
+        """Plays one step. An action outside the space is clipped.
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is going on.

@@ -1,4 +1,4 @@
-"""Somebody who walks over square tiles in a picture, freely or tile by tile, as Mortar Mayhem and Mystery Path need it."""
+"""The walker of Mortar Mayhem and Mystery Path, which moves over square tiles, freely or tile by tile."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Tile = tuple[int, int]
 HEADINGS: tuple[Tile, ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 """Up, right, down, left."""
 RADIUS = 6
-"""Of the walker's disc, in pixels."""
+"""Radius of the walker's disc, in pixels."""
 BODY = (250, 204, 153)
 NOSE = (50, 50, 50)
-"""Colour of the square on the disc by which a `GridWalker` shows its heading."""
+"""Colour of the square on the disc that marks the heading of a `GridWalker`."""
 NOSE_REACH, NOSE_SIZE = 4, 4
 STRAIGHT, DIAGONAL = 3, 2
-"""Pixels that a step of a `FreeWalker` goes along each axis."""
+"""Pixels that a `FreeWalker` moves along each axis in one step."""
 
 
 def _body() -> Image:
@@ -45,12 +45,12 @@ _SIGN = (0, -1, 1)
 
 
 class Arena:
-    """Where the tiles lie in a square picture.
+    """The grid of tiles in a square image.
 
     Args:
         tiles: Number of tiles along each side.
         tile_size: Pixels along the side of a tile.
-        margin: Pixels round the tiles.
+        margin: Pixels around the tiles.
     """
 
     def __init__(self, tiles: int, tile_size: int, margin: int = 0) -> None:
@@ -67,22 +67,22 @@ class Arena:
         return x + self.tile_size // 2, y + self.tile_size // 2
 
     def tile_at(self, x: int, y: int) -> Tile:
-        """The tile that a point lies on."""
+        """The tile that contains a point."""
         return (x - self.margin) // self.tile_size, (y - self.margin) // self.tile_size
 
     def contains(self, tile: Tile) -> bool:
-        """Whether there is such a tile."""
+        """Whether the tile is in the grid."""
         return 0 <= tile[0] < self.tiles and 0 <= tile[1] < self.tiles
 
     def paint(self, image: Image, tile: Tile, color: tuple[int, int, int], inset: int = 0) -> None:
-        """Fills a tile but for ``inset`` pixels at each side."""
+        """Fills a tile except for ``inset`` pixels at each side."""
         x, y = self.corner(tile)
         side = self.tile_size - 2 * inset
         rectangle(image, y + inset, x + inset, side, side, color)
 
 
 class Walker(ABC):
-    """A disc of 12 pixels that keeps within the tiles; (x, y) is its centre, between pixels."""
+    """A disc of 12 pixels that cannot leave the tiles; (x, y) is its centre, between pixels."""
 
     _sprites: tuple[Image, ...]  # by heading
 
@@ -90,15 +90,15 @@ class Walker(ABC):
         self.arena = arena
         self.x = self.y = 0
         self.heading = 0
-        """Index into `HEADINGS`; always 0 where it plays no part."""
+        """Index into `HEADINGS`; always 0 for a walker without a heading."""
 
     @property
     def tile(self) -> Tile:
-        """Where it is."""
+        """The tile that the walker is on."""
         return self.arena.tile_at(self.x, self.y)
 
     def place(self, tile: Tile) -> None:
-        """Puts it on the centre of a tile."""
+        """Moves the walker to the centre of a tile."""
         self.x, self.y = self.arena.centre(tile)
 
     @abstractmethod
@@ -107,10 +107,10 @@ class Walker(ABC):
 
     @abstractmethod
     def read(self, action: Any) -> tuple[int, int]:
-        """The action for `move`.
+        """Converts an action for `move`.
 
         Raises:
-            ValueError: it is not in the action space.
+            ValueError: the action is not in the action space.
         """
 
     @abstractmethod
@@ -118,13 +118,13 @@ class Walker(ABC):
         """One step."""
 
     def draw(self, image: Image) -> None:
-        """Draws it into the picture."""
+        """Draws the walker into the image."""
         region = image[self.y - RADIUS : self.y + RADIUS, self.x - RADIUS : self.x + RADIUS]
         np.copyto(region, self._sprites[self.heading], where=_DISC)
 
 
 class FreeWalker(Walker):
-    """Goes 3 pixels a step along an axis, or 2 along both.
+    """Moves 3 pixels a step along one axis, or 2 along both.
 
     An action is MultiDiscrete([3, 3]), horizontal and vertical: 0 nothing, 1 towards the left or up, 2 towards the right
     or down.
@@ -142,7 +142,7 @@ class FreeWalker(Walker):
         return gym.spaces.MultiDiscrete([3, 3])
 
     def read(self, action: Any) -> tuple[int, int]:
-        """Signs of the movement to the right and down."""
+        """The signs of the movement to the right and down."""
         array = np.asarray(action)
         if array.shape == (2,) and array.dtype.kind in "iu":
             across, down = array.tolist()
@@ -159,7 +159,7 @@ class FreeWalker(Walker):
 
 
 class GridWalker(Walker):
-    """Goes from tile to tile, the way its dark square points.
+    """Moves from tile to tile in the direction of its dark square.
 
     An action is Discrete(4): 0 nothing, 1 turn left, 2 turn right, 3 go to the next tile ahead, if there is one.
     """
@@ -171,7 +171,7 @@ class GridWalker(Walker):
         return gym.spaces.Discrete(4)
 
     def read(self, action: Any) -> tuple[int, int]:
-        """Quarter turns to the right, and tiles ahead."""
+        """The number of quarter turns to the right, and of tiles ahead."""
         array = np.asarray(action)
         if array.shape == () and array.dtype.kind in "iu" and 0 <= array < 4:
             return ((0, 0), (-1, 0), (1, 0), (0, 1))[int(array)]

@@ -1,1 +1,1 @@
-"""What the tasks are built of, made in code: colours, shapes, the mug."""
+"""The objects of the tasks, built from code: colours, shapes, the mug; and the robot's low-poly meshes."""

@@ -1,11 +1,11 @@
 """The robot's visual meshes with about a tenth of their triangles, made on first use and kept on disk.
 
-A renderer without a GPU pays for every vertex: the Panda's 135,548 triangles, and the 425,160 of the camera on its hand,
-are most of the time of a picture of 128 x 128 pixels. What collides is left as it is; only what is drawn changes.
+The cost of a renderer without a GPU grows with the number of vertices. The Panda's 135,548 triangles, and the 425,160 of
+the camera on its hand, take most of the time of an image of 128 x 128 pixels. Collision shapes stay as they are.
 
-A mesh file is reduced once. The result lies in the cache folder as ``<key>-<digest>.glb``: the key names the file's content
-and the recipe, the digest the result's own content, so that a damaged file is noticed and made anew. Files come into
-being under another name and are then moved, whole, to their place: any number of processes may start at once.
+A mesh file is reduced once. The result is stored in the cache folder as ``<key>-<digest>.glb``. The key identifies the
+original file and the recipe. The digest is that of the result, so that a damaged file is detected and made again. Files
+are written under a temporary name and then renamed, so any number of processes may start at the same time.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ logger = logging.getLogger(__name__)
 CACHE_VARIABLE = "MIKASA_CACHE"
 """Environment variable that names the cache folder."""
 RECIPE = 1
-"""To be raised with every change of what `reduce_mesh` makes: old results are then left unread."""
-KEPT = 0.1
-"""Share of a submesh's triangles that is kept."""
-FEWEST, MOST = 400, 1500
-"""As few and as many triangles as are kept of a submesh; one that has fewer keeps them all."""
-CELL = 0.06
-"""Size of the cells of a mesh that cannot be decimated, as a share of its longest side."""
+"""Increase it when the output of `reduce_mesh` changes, so that old results are not used."""
+KEPT_SHARE = 0.1
+"""Share of a submesh's triangles that is kept, within the two limits below."""
+MIN_TRIANGLES, MAX_TRIANGLES = 400, 1500
+"""Limits of the triangles that are kept of a submesh. A submesh with fewer triangles keeps them all."""
+CLUSTER_CELL = 0.06
+"""Cell size for clustering the vertices of a mesh that cannot be decimated, as a share of its longest side."""
 AGGRESSION = 3
-"""Of the decimation, 0 to 10: less is better and slower; with 1 it stops early."""
-CREASE = np.radians(40)
-"""Faces that meet at a smaller angle are shaded as one smooth surface, rad."""
+"""Aggression of the decimation, 0 to 10. Lower values are better and slower; 1 stops too early."""
+CREASE_ANGLE = np.radians(40)
+"""Faces that meet at a smaller angle are shaded smoothly, rad."""
 
 
 def cache_dir() -> Path:
-    """The folder of reduced meshes: in $MIKASA_CACHE, else in $XDG_CACHE_HOME/mikasa, else in ~/.cache/mikasa."""
+    """The folder of reduced meshes: below $MIKASA_CACHE, or $XDG_CACHE_HOME/mikasa, or ~/.cache/mikasa."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser() / "low_poly"
@@ -61,7 +61,7 @@ def _digest(content: bytes) -> str:
 
 
 def _clustered(mesh: trimesh.Trimesh, cell: float) -> trimesh.Trimesh:
-    """``mesh`` with all vertices in one cell of a grid of ``cell`` (m) drawn together to their mean."""
+    """``mesh`` with all vertices in one cell of a grid of size ``cell`` (m) replaced by their mean."""
     _, cluster = np.unique(np.round(mesh.vertices / cell).astype(np.int64), axis=0, return_inverse=True)
     cluster = cluster.reshape(-1)
     count = np.bincount(cluster)
@@ -78,21 +78,21 @@ def _decimated(mesh: trimesh.Trimesh, target: int) -> trimesh.Trimesh:
 
 
 def _reduced(mesh: trimesh.Trimesh) -> trimesh.Trimesh:
-    # in the file every triangle has corners of its own: edges are found only where these are joined
+    # in the file no two triangles share a corner; the decimation needs shared ones to find edges
     joined = trimesh.Trimesh(mesh.vertices, mesh.faces, process=False)
     joined.merge_vertices(merge_tex=True, merge_norm=True)
-    target = max(FEWEST, min(int(KEPT * len(mesh.faces)), MOST))
+    target = max(MIN_TRIANGLES, min(int(KEPT_SHARE * len(mesh.faces)), MAX_TRIANGLES))
     reduced = _decimated(joined, target)
     if len(reduced.faces) > 2 * target:
-        # many small parts, whose edges the decimation will not break
-        reduced = _decimated(_clustered(joined, CELL * joined.extents.max()), target)
-    return trimesh.graph.smooth_shade(reduced, angle=CREASE)
+        # the decimation keeps the edges of small parts, and this mesh has many
+        reduced = _decimated(_clustered(joined, CLUSTER_CELL * joined.extents.max()), target)
+    return trimesh.graph.smooth_shade(reduced, angle=CREASE_ANGLE)
 
 
 def reduce_mesh(path: Path) -> bytes:
-    """The content of a GLB file with the submeshes of the file ``path``, each reduced, with its own place and material.
+    """The content of a GLB file with the submeshes of the file ``path``, reduced, with their poses and materials.
 
-    Submeshes with a texture are kept as they are: it would lose its place.
+    Submeshes with a texture are kept as they are, since texture coordinates would be lost.
     """
     scene = trimesh.load_scene(path, process=False)
     for name, mesh in list(scene.geometry.items()):
@@ -105,12 +105,12 @@ def reduce_mesh(path: Path) -> bytes:
 
 
 def _intact(folder: Path, key: str) -> Path | None:
-    """The kept result for ``key``; damaged ones are removed."""
+    """The stored result for ``key``, or None. Removes damaged ones."""
     for path in sorted(folder.glob(f"{glob.escape(key)}-*.glb")):
         with contextlib.suppress(OSError):  # another process may have removed it
             if _digest(path.read_bytes()) == path.stem.removeprefix(f"{key}-"):
                 return path
-            logger.warning("%s is damaged and is made anew", path)
+            logger.warning("%s is damaged; making it again", path)
             path.unlink()
     return None
 
@@ -121,13 +121,13 @@ def _process_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _writable(folder: Path) -> Path:
-    """``folder``; where nothing can be written there, one that lasts as long as this process."""
+    """``folder`` if it can be written to, else a temporary folder that lasts as long as this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         logger.warning(
-            "reduced meshes cannot be kept in %s (%s), so every process makes its own: set %s to a folder that can be "
+            "cannot store reduced meshes in %s (%s), so every process makes its own: set %s to a folder that can be "
             "written to",
             folder,
             error,
@@ -138,7 +138,7 @@ def _writable(folder: Path) -> Path:
 
 
 def low_poly_file(path: str | Path) -> Path:
-    """The reduced version of the mesh file ``path``, made now if it is not in the cache."""
+    """The reduced version of the mesh file ``path``. It is made now if the cache does not have it."""
     path = Path(path)
     key = f"{path.stem}-{RECIPE}-{_digest(path.read_bytes())}"
     found = _intact(cache_dir(), key)
@@ -158,14 +158,14 @@ def low_poly_file(path: str | Path) -> Path:
 
 
 def _reducible(record: VisualShapeRecord) -> bool:
-    """GLB files hold their material; an STL file has none, and a default one would be another in a GLB file."""
+    """GLB files contain their material. An STL file does not, and as GLB it would get another default material."""
     suffix = Path(record.filename).suffix.lower()
     return record.type == "file" and (suffix == ".glb" or (suffix == ".stl" and record.material is not None))
 
 
 @contextlib.contextmanager
 def low_poly_robots(scene: ManiSkillScene) -> Iterator[None]:
-    """Within it, robots that ``scene`` loads from URDF files get reduced visual meshes."""
+    """A context in which robots that ``scene`` loads from URDF files get reduced visual meshes."""
     original = scene.create_urdf_loader
 
     def create_urdf_loader() -> Any:
@@ -192,7 +192,7 @@ def low_poly_robots(scene: ManiSkillScene) -> Iterator[None]:
 
 
 def thin_out_ground(ground: Actor) -> None:
-    """Gives ManiSkill's ground, 20,000 triangles in one plane, the same plane of 8 triangles with the same texture."""
+    """Replaces ManiSkill's ground, a plane of 20,000 triangles, by one of 8 triangles with the same texture."""
     (stock,) = ground._objs[0].find_component_by_type(sapien.render.RenderBodyComponent).render_shapes
     (part,) = stock.parts
     side = round(len(part.vertices) ** 0.5)  # the vertices are a square grid, row by row

@@ -1,4 +1,4 @@
-"""Nine colours that differ plainly in a 128 x 128 picture, in the order of the tasks' indices."""
+"""Nine colours that are easy to tell apart in a 128 x 128 image, in the order of the tasks' indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLORS: dict[str, tuple[int, int, int]] = {
     "olive": (255, 128, 0),
     "teal": (0, 70, 70),
 }
-"""Name to sRGB. "olive" is drawn orange, as in the paper's predecessor: true olive is too near yellow in shade."""
+"""sRGB by name. "olive" is orange, as in MIKASA-Robo 1.0.0: a real olive in the shade looks like yellow."""
 
 
 def rgba(name: str) -> list[float]:
@@ -29,5 +29,5 @@ def rgba(name: str) -> list[float]:
 
 
 def color_codes(indices: Iterable[int]) -> Tensor:
-    """(K, 9) float32, one-hot: the colour of each of K objects, as ``objects`` observations tell it."""
+    """One-hot colours of K objects, (K, 9) float32; part of the ``objects`` observation."""
     return torch.eye(len(COLORS))[list(indices)]

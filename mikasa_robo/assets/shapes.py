@@ -1,6 +1,6 @@
-"""Nine shapes that differ plainly in a 128 x 128 picture, in the order of the tasks' indices, made in code.
+"""Nine shapes that are easy to tell apart in a 128 x 128 image, in the order of the tasks' indices.
 
-What collides is what is seen: primitives, and convex hulls whose triangles are drawn as the physics engine made them.
+Collision and visual shapes are the same: primitives, and convex hulls drawn with the triangles of the physics engine.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from mani_skill.utils.building.actor_builder import ActorBuilder
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
-from mikasa_robo.assets.bodies import _build, _material
+from mikasa_robo.assets.bodies import build_dynamic, plain_material
 
 Array = npt.NDArray[np.float32]
 
 CIRCUMRADIUS = 0.0325
-"""No shape reaches farther from its origin, seen from above, m: 6.5 cm fit between the Panda's fingers (8 cm)."""
+"""Seen from above, every shape fits in a circle of this radius around its origin, m. A diameter of 6.5 cm fits between
+the Panda's fingers, which open to 8 cm."""
 MASS = 0.035
-"""Of every shape, kg: none can be told by its weight, and no density is far above that of water."""
+"""Mass of every shape, kg. Being equal, it does not tell shapes apart; no density is far above that of water."""
 
 _HALF_HEIGHTS = {
     "cube": CIRCUMRADIUS / math.sqrt(2),
@@ -42,20 +43,20 @@ _HALF_HEIGHTS = {
     "t_shape": 0.0175,
     "crescent": 0.0175,
 }
-"""m; the sphere's is its radius, the cube's half its side."""
+"""In m. For the sphere it is the radius, for the cube half the side."""
 SHAPES: tuple[str, ...] = tuple(_HALF_HEIGHTS)
 """The names, in the order of the tasks' indices."""
 
 _CROSS_HALF_WIDTH = 0.0105
 _T_HALF_BAR, _T_HALF_WIDTH = 0.0275, 0.007
 _STAR_NOTCH = 0.014
-"""Distance of the star's notches from its middle, m."""
+"""Distance of the star's notches from its centre, m."""
 _TORUS_HOLE = 0.011
-"""Radius of the torus's hole, m: a closed hand (18 x 30 mm) that comes down in the middle does not pass."""
+"""Radius of the torus's hole, m. A closed hand (18 x 30 mm) does not fit through it."""
 _TORUS_PIECES = 8
 _MOUTH_PLACE, _MOUTH_RADIUS = 0.017, 0.024
-"""The circle that is cut out of the crescent: its middle's y and its radius, m. It spares what a hand that comes down on
-the origin touches."""
+"""The circle that is cut out of the crescent: y of its centre and its radius, m. A hand that comes down on the origin still
+touches the crescent."""
 _CRESCENT_PIECES = 6
 
 
@@ -89,7 +90,7 @@ def _on_circle(radius: float, angle: float) -> tuple[float, float]:
 
 
 def _prism(polygon: Sequence[tuple[float, float]], half_height: float) -> _Hull:
-    """Stands on a convex polygon."""
+    """A prism whose base is a convex polygon."""
     return _Hull(np.array([(x, y, z) for z in (-half_height, half_height) for x, y in polygon], dtype=np.float32))
 
 
@@ -105,7 +106,7 @@ def _cross(half_height: float) -> list[_Box]:
 
 
 def _t_shape(half_height: float) -> list[_Box]:
-    """Upright in the base camera's picture; its origin is the middle of the circle round the bar's ends and the foot."""
+    """Upright in the base camera's image. Its origin is the centre of the circle through the bar's ends and the foot."""
     bar, width = _T_HALF_BAR, _T_HALF_WIDTH
     top, foot = -math.sqrt(CIRCUMRADIUS**2 - bar**2), math.sqrt(CIRCUMRADIUS**2 - width**2)
     joint = top + 2 * width
@@ -121,7 +122,7 @@ def _pyramid(half_height: float) -> list[_Hull]:
 
 
 def _star(half_height: float) -> list[_Hull]:
-    """Upright in the base camera's picture: five kites from the middle to the tips."""
+    """Upright in the base camera's image: five kites from the centre to the tips."""
     kites = []
     for k in range(5):
         tip = math.pi + 2 * math.pi * k / 5
@@ -131,9 +132,9 @@ def _star(half_height: float) -> list[_Hull]:
 
 
 def _torus(half_height: float) -> list[_Hull]:
-    """A ring of wedges that are straight on the hole's side and bent once outside."""
+    """A ring of wedges, each with one face towards the hole and two outside."""
     ring, tube = (CIRCUMRADIUS + _TORUS_HOLE) / 2, (CIRCUMRADIUS - _TORUS_HOLE) / 2
-    # the tube is an octagon, blunt below: it stands on a flat sole
+    # the section of the tube is an octagon, so the torus stands on a flat ring
     blunt = math.tan(math.pi / 8)
     section = [(a, b) for s in (-1, 1) for t in (-1, 1) for a, b in ((s * blunt, t), (s, t * blunt))]
     wedges = []
@@ -149,10 +150,10 @@ def _torus(half_height: float) -> list[_Hull]:
 
 
 def _crescent(half_height: float) -> list[_Hull]:
-    """A disc without a smaller disc towards +y, in slices from tip to tip that are straight on the mouth's side."""
+    """A disc from which a smaller disc towards +y is cut out, in slices from tip to tip with one straight inner face."""
     tip_y = (CIRCUMRADIUS**2 - _MOUTH_RADIUS**2 + _MOUTH_PLACE**2) / (2 * _MOUTH_PLACE)
     tip_x = math.sqrt(CIRCUMRADIUS**2 - tip_y**2)
-    # angles of the tip on the right, seen from the middle of each circle; both arcs run from there clockwise
+    # angle of the right tip about the centre of each circle; both arcs run clockwise from there
     outer_tip, inner_tip = math.atan2(tip_y, tip_x), math.atan2(tip_y - _MOUTH_PLACE, tip_x)
 
     def outer(part: float) -> tuple[float, float]:
@@ -185,14 +186,14 @@ _MAKERS: dict[str, Callable[[float], Sequence[_Part]]] = {
 
 @functools.cache
 def _parts(shape: str) -> tuple[_Part, ...]:
-    """What the shape is made of. No two parts overlap: its weight is spread evenly."""
+    """The parts of the shape. They do not overlap, so that its mass is distributed evenly."""
     half_height = resting_height(shape)
     return tuple(_MAKERS[shape](half_height))
 
 
 def _cook(hull: _Hull) -> physx.PhysxCollisionShapeConvexMesh:
-    # in units of the shapes' radius: PhysX leaves out corners that stand out of a hull by less than about 0.7 mm if the
-    # unit is 1 m (it did so with every second one of a regular polygon of 32)
+    # in units of the circumradius, as PhysX drops corners that stand out by less than about 0.7 mm if the unit is 1 m
+    # (it dropped every second corner of a regular polygon of 32)
     return physx.PhysxCollisionShapeConvexMesh(
         vertices=hull.corners / np.float32(CIRCUMRADIUS),
         scale=[CIRCUMRADIUS] * 3,
@@ -201,12 +202,12 @@ def _cook(hull: _Hull) -> physx.PhysxCollisionShapeConvexMesh:
 
 
 def _drawing(hulls: Sequence[_Hull], material: sapien.render.RenderMaterial) -> sapien.render.RenderShapeTriangleMesh:
-    """All hulls in one mesh, of the very triangles that collide."""
+    """All hulls as one mesh of the triangles that collide."""
     cooked = [_cook(hull) for hull in hulls]
     triangles = np.concatenate([(shape.vertices * shape.scale)[shape.triangles] for shape in cooked])  # (T, 3, 3)
     normals = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-    corners = triangles.reshape(-1, 3)  # none is shared: every triangle is lit as the flat thing it is
+    corners = triangles.reshape(-1, 3)  # not shared between triangles, for flat shading
     return sapien.render.RenderShapeTriangleMesh(
         vertices=corners,
         triangles=np.arange(len(corners), dtype=np.uint32).reshape(-1, 3),
@@ -217,8 +218,7 @@ def _drawing(hulls: Sequence[_Hull], material: sapien.render.RenderMaterial) -> 
 
 
 class _ShapeBuilder(ActorBuilder):
-    """ManiSkill's builder, that also makes convex hulls of corners in memory (its own reads them from files) and gives
-    the body `MASS`."""
+    """ManiSkill's builder with convex hulls from corners in memory, where its own reads files; the body gets `MASS`."""
 
     def __init__(self, hulls: Sequence[_Hull], drawing: sapien.render.RenderShapeTriangleMesh | None) -> None:
         super().__init__()
@@ -235,26 +235,26 @@ class _ShapeBuilder(ActorBuilder):
 
     def build_entity(self) -> sapien.Entity:
         if self._drawing is not None:
-            # a drawing belongs to one entity; clones share its vertices
+            # a render shape belongs to one entity; clones share its vertices
             self._procedural_shapes = [self._drawing.clone()]
         return super().build_entity()
 
 
 def build_shape(scene: ManiSkillScene, shape: str, name: str, rgba: Sequence[float], parked: int) -> Actor:
-    """One of `SHAPES`, which stands on the table without rotation and comes to rest by itself.
+    """One of `SHAPES`. Without rotation it stands on the table, and it comes to rest by itself.
 
-    Its origin is in the middle of its height; seen from above it fits in a circle of `CIRCUMRADIUS` round its origin.
+    Its origin is at half its height. Seen from above it fits in a circle of radius `CIRCUMRADIUS` around the origin.
 
     Args:
         scene: where it is built, once in every environment.
         shape: one of `SHAPES`; raises KeyError with the names that exist.
-        name: of the actor.
+        name: name of the actor.
         rgba: colour in [0, 1].
-        parked: number of the place where it waits, 1 m apart.
+        parked: number of the place at which it is built; see `build_cube`.
     """
     parts = _parts(shape)
     hulls = [part for part in parts if isinstance(part, _Hull)]
-    material = _material(scene, rgba)
+    material = plain_material(scene, rgba)
     drawing = _drawing(hulls, material) if hulls and material is not None else None
     builder = _ShapeBuilder(hulls, drawing).set_scene(scene)
     for part in parts:
@@ -268,21 +268,21 @@ def build_shape(scene: ManiSkillScene, shape: str, name: str, rgba: Sequence[flo
             if material is not None:
                 builder.add_sphere_visual(radius=part.radius, material=material)
         elif isinstance(part, _Cylinder):
-            upright = sapien.Pose(q=[math.sqrt(0.5), 0, math.sqrt(0.5), 0])  # SAPIEN's lie along x
+            upright = sapien.Pose(q=[math.sqrt(0.5), 0, math.sqrt(0.5), 0])  # SAPIEN's axis is x
             size = {"radius": part.radius, "half_length": part.half_length}
             builder.add_cylinder_collision(pose=upright, **size)
             if material is not None:
                 builder.add_cylinder_visual(pose=upright, material=material, **size)
-    actor = _build(builder, name, parked)
+    actor = build_dynamic(builder, name, parked)
     if shape == "sphere":
-        for body in actor._bodies:  # or it would roll on for ever
+        for body in actor._bodies:  # it would never stop rolling
             body.set_linear_damping(0.5)
             body.set_angular_damping(2.0)
     return actor
 
 
 def resting_height(shape: str) -> float:
-    """z of the shape's origin when it stands on a table at z = 0, m: half its height.
+    """z of the shape's origin when it stands on a table at z = 0, which is half its height, m.
 
     Raises KeyError with the names that exist.
     """
@@ -292,5 +292,5 @@ def resting_height(shape: str) -> float:
 
 
 def shape_codes(indices: Iterable[int]) -> Tensor:
-    """(K, 9) float32, one-hot: the shape of each of K objects, as ``objects`` observations tell it."""
+    """One-hot shapes of K objects, (K, 9) float32; part of the ``objects`` observation."""
     return torch.eye(len(SHAPES))[list(indices)]

@@ -114,6 +114,12 @@ class TaskHooks(Generic[TaskState]):
     def state_features(self, s: TaskState, data: StepData) -> dict[str, Tensor]:
         """The task's own part of the ``state`` observation, (N, …) each."""
 
+    # ------------------------------------------------------------------ in videos
+    def overlay_facts(self, s: TaskState) -> dict[str, list[str]]:
+        """What the overlay of a video tells of an episode: under each name one text for each of the N environments."""
+        numbers = self.oracle(s).tolist()
+        return {"oracle": [" ".join(f"{number:.3g}" for number in row) for row in numbers]}
+
 
 def _is_abstract(value: Any) -> bool:
     return getattr(value, "__isabstractmethod__", False) is True

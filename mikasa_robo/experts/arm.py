@@ -1,4 +1,4 @@
-"""The Panda arm as the experts see it: differential inverse kinematics for a whole batch, from joint readings alone."""
+"""Differential inverse kinematics of the Panda arm for a whole batch, from joint readings alone."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from mikasa_robo.core.sampling import ROBOT_BASE_X
 STEP_LIMIT = 0.1
 """What an action of 1 adds to a joint's target in a control step, rad (``pd_joint_delta_pos``)."""
 REACHED = 0.4
-"""The part of a commanded step that a joint has gone when the next command comes: the drive's damping over its stiffness
-is 0.1 s, two control steps."""
+"""Fraction of a commanded step that a joint has moved when the next command comes: the drive's damping divided by its
+stiffness is 0.1 s, two control steps."""
 
 
 class Arm:
-    """Turns wanted poses of the tool centre point (TCP) into actions of ``pd_joint_delta_pos``.
+    """Computes actions of ``pd_joint_delta_pos`` that move the tool centre point (TCP) to a given pose.
 
     Args:
-        device: where the tensors are.
-        damping: of the least-squares inverse; keeps steps finite near singular postures.
+        device: of the tensors.
+        damping: of the least-squares inverse; it keeps steps finite near singular postures.
     """
 
     def __init__(self, device: torch.device | str = "cpu", damping: float = 0.02) -> None:
         text = Path(PandaWristCam.urdf_path).read_bytes()
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            # the parser complains about tags that matter to simulators only
+            # the parser prints warnings about tags that only simulators need
             tree = pk.build_serial_chain_from_urdf(text, "panda_hand_tcp")
         self._chain = tree.to(device=device)
         self._rest = torch.tensor(START_QPOS[:ARM_JOINTS], dtype=torch.float32, device=device)
@@ -53,19 +53,19 @@ class Arm:
 
         Args:
             joints: (N, 25) the ``joints`` observation: qpos, qvel, TCP pose.
-            position: (N, 3) wanted, m.
-            quaternion: (N, 4) wanted, wxyz.
+            position: (N, 3) target position, m.
+            quaternion: (N, 4) target orientation, wxyz.
             gripper: (N,) 1 open, -1 closed.
-            gain: part of the way to be gone in this step.
-            wrist: (N,) wanted angle of the last joint, rad, which leaves the gripper's turn about the vertical free;
-                None: the pose alone is wanted.
+            gain: fraction of the remaining distance to move in this step.
+            wrist: (N,) target angle of the last joint, rad, which leaves the gripper's yaw free; None: the pose
+                determines all joints.
 
         Returns:
             (N, 8) in [-1, 1].
         """
         q, tcp = joints[:, :ARM_JOINTS], joints[:, -7:]
         error = torch.cat([position - tcp[:, :3], rotation_vector(quaternion, tcp[:, 3:])], dim=1)
-        jacobian = self._chain.jacobian(q)  # (N, 6, 7); the robot's base is not turned against the world
+        jacobian = self._chain.jacobian(q)  # (N, 6, 7); the robot's base is not rotated
         if wrist is not None:
             jacobian, error = jacobian[:, :5].clone(), error[:, :5]
             jacobian[..., -1] = 0
@@ -86,10 +86,10 @@ class Arm:
         Args:
             position: (M, 3) of the TCP, m.
             yaw: (M,) rad.
-            rounds: of damped least squares.
+            rounds: number of iterations of damped least squares.
 
         Returns:
-            (M, 7) rad and the error (M,) that is left, m and rad.
+            (M, 7) rad and the remaining error (M,), m and rad.
         """
         base = position.new_tensor([ROBOT_BASE_X, 0.0, 0.0])
         wanted = facing_down(yaw)
@@ -110,19 +110,19 @@ class Arm:
 
     @staticmethod
     def turn(angle: Tensor, wanted: Tensor) -> Tensor:
-        """The part of an action (N,) that turns one joint from ``angle`` to ``wanted``, rad."""
+        """The action (N,) that turns one joint from ``angle`` to ``wanted``, rad."""
         return ((wanted - angle) / (REACHED * STEP_LIMIT)).clamp(-1, 1)
 
     @staticmethod
     def action(step: Tensor, gripper: Tensor) -> Tensor:
-        """The action (N, 8) that moves the joints by ``step`` (N, 7) rad; too long a step is shortened, not bent."""
+        """The action (N, 8) that moves the joints by ``step`` (N, 7), rad; too long a step keeps its direction."""
         action = step / (REACHED * STEP_LIMIT)
         action = action / action.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
         return torch.cat([action, gripper[:, None].to(action)], dim=1)
 
 
 def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
-    """(…, 4) wxyz: first ``b``, then ``a``."""
+    """(…, 4) wxyz, the rotation by ``b`` followed by that by ``a``."""
     aw, ax, ay, az = a.unbind(-1)
     bw, bx, by, bz = b.unbind(-1)
     return torch.stack(
@@ -137,7 +137,7 @@ def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def rotation_vector(wanted: Tensor, present: Tensor) -> Tensor:
-    """(N, 3) axis times angle, rad, world frame, of the shortest turn from ``present`` to ``wanted`` (N, 4) wxyz."""
+    """(N, 3) axis times angle, rad, of the shortest rotation from ``present`` to ``wanted`` (N, 4), wxyz, world frame."""
     inverse = present * present.new_tensor([1.0, -1.0, -1.0, -1.0])
     turn = quaternion_product(wanted, inverse)
     turn = turn * torch.where(turn[..., :1] < 0, -1.0, 1.0)
@@ -147,7 +147,7 @@ def rotation_vector(wanted: Tensor, present: Tensor) -> Tensor:
 
 
 def facing_down(yaw: Tensor) -> Tensor:
-    """(N, 4) wxyz of a gripper that points straight down, its fingers opening along y at ``yaw`` (N,) 0, rad."""
+    """(N, 4) wxyz of a gripper that points straight down; at ``yaw`` (N,) 0, rad, its fingers open along y."""
     half = yaw / 2
     turn = torch.stack([half.cos(), torch.zeros_like(half), torch.zeros_like(half), half.sin()], dim=-1)
     down = yaw.new_tensor([math.cos(math.pi / 2), math.sin(math.pi / 2), 0.0, 0.0]).expand(len(yaw), 4)

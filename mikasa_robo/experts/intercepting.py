@@ -1,8 +1,8 @@
-"""Intercept and InterceptGrab: the hand is put in the ball's way, opens over it, closes and carries it off.
+"""Intercept and InterceptGrab: the gripper blocks the ball's path, opens over the ball, closes and carries it away.
 
-Where the ball will be follows from where it is and its velocity, which is what has to be remembered. Of a row of places
-along its path the first is taken that the arm reaches before the ball. The gripper, turned so that it opens across the
-path and shut to less than the ball's width, stops it in the groove between its fingertips.
+The ball's path follows from its position and its velocity, which is what has to be remembered. The gripper waits at the
+first of a row of places along the path that the arm reaches before the ball does. It is turned so that it opens across
+the path and is closed to less than the ball's width, so that the ball stops in the groove between the fingertips.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .skill import History, Skill, View
 
 BLOCK, ENTER, CLOSE, CARRY = range(4)
 GAP = 0.014
-"""How far each finger is from the middle while it blocks, m."""
+"""Distance of each finger from closed while the gripper blocks, m."""
 TIP = 0.022
-"""From the tool centre point to the centre of a ball that lies at the fingertips, m."""
+"""Distance from the tool centre point to the centre of a ball at the fingertips, m."""
 LOW = 0.020
 """z of the tool centre point at the ball, m."""
 JOINT_SPEED = 0.75
-"""What a joint keeps up, rad/s."""
+"""Sustained speed of a joint, rad/s."""
 DELAY = 0.3
-"""To get going and to come to rest, s."""
+"""Time to accelerate and to come to rest, s."""
 PLACES = torch.arange(-0.45, 0.46, 0.05)
-"""y of the hand, m."""
+"""Places at which the hand may wait, y in m."""
 STOPPED, NEAR_STEPS = 0.06, 4
-"""A ball that is nearer than this to the TCP, m, for more than so many steps has been stopped."""
+"""A ball has stopped once it was closer than this to the TCP, m, for more than this many steps."""
 HELD = 0.0215
-"""Fingers nearer to the middle than this are at the ball, m."""
+"""Fingers that are closed further than this hold the ball, m."""
 
 
 class InterceptSkill(Skill):
-    """Content: velocity (N, 2) with which the ball rolls, x and y, m/s."""
+    """Cue: velocity (N, 2) with which the ball rolls, x and y, m/s."""
 
     size = 2
     draws = 2
@@ -63,16 +63,16 @@ class InterceptSkill(Skill):
         self._age[env_idx] = self._since[env_idx] = self._near[env_idx] = 0
         self._stage[env_idx] = BLOCK
 
-    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
         velocity: Tensor = info["oracle_info"][:, :2]
         return velocity
 
-    def recall(self, history: History, u: Tensor) -> Tensor:
+    def from_history(self, history: History, u: Tensor) -> Tensor:
         row = torch.arange(self.num_envs, device=u.device)
         ball = history.position[:, :, 0, :2]  # (W, N, 2)
-        way = ball[-1] - ball[history.oldest, row]
+        moved = ball[-1] - ball[history.oldest, row]
         seconds = (history.valid.sum(dim=0) - 1) / self.task.control_freq
-        measured = way * DAMPING / (1 - torch.exp(-DAMPING * seconds))[:, None].clamp(min=1e-9)
+        measured = moved * DAMPING / (1 - torch.exp(-DAMPING * seconds))[:, None].clamp(min=1e-9)
         guessed = torch.stack([between(u[:, 0], *DRIFT), between(u[:, 1], *self._speeds)], dim=1)
         return torch.where((seconds > 0)[:, None], measured, guessed)
 
@@ -96,24 +96,24 @@ class InterceptSkill(Skill):
             slacks.append(torch.where(wrong.reshape(n, count) | (way < 0), -10.0, slack))
             postures.append(q.reshape(n, count, -1))
         slack = torch.cat(slacks, dim=1)  # (N, 2G)
-        # the earliest place that is reached in time, else the one with the most time
+        # the earliest place that is reached in time, or else the one that is missed by the least
         best = torch.where(slack > 0, arrival.repeat(1, 2), 100 - slack).argmin(dim=1)
         row = torch.arange(n, device=self.device)
         yaw = torch.where(best < count, 1.0, -1.0) * math.pi / 2
         return torch.cat(postures, dim=1)[row, best], yaw
 
-    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
         self._age += 1
-        fresh = self._age == 2  # a velocity can be told from the second view on
+        fresh = self._age == 2  # two views are needed to measure a velocity
         if bool(fresh.any()):
-            posture, yaw = self._plan(view, content)
+            posture, yaw = self._plan(view, cue)
             self._posture = torch.where(fresh[:, None], posture, self._posture)
             self._yaw = torch.where(fresh, yaw, self._yaw)
         ball, tcp, q = view.position[:, 0], view.tcp, view.joints[:, :ARM_JOINTS]
         off = ball[:, :2] - tcp[:, :2]
         apart = torch.linalg.norm(off, dim=1)
         self._since += 1
-        # a ball that stays so near has been stopped
+        # a ball that stays close to the TCP has stopped
         self._near = torch.where(apart < STOPPED, self._near + 1, torch.zeros_like(self._near))
         self._enter((self._stage == BLOCK) & (self._near > NEAR_STEPS) & (self._age > 2), ENTER)
         self._enter((self._stage == ENTER) & (off[:, 1].abs() < 0.006) & (off[:, 0].abs() < 0.025), CLOSE)
@@ -125,7 +125,7 @@ class InterceptSkill(Skill):
         target = torch.where(carrying, self._carry(view), over)
         gripper = torch.where(self._stage >= CLOSE, -1.0, 1.0)
         action = self.arm.act(view.joints, target, facing_down(self._yaw), gripper)
-        # each joint by itself, as fast as it can
+        # each joint by itself, as fast as possible
         move = ((self._posture - q) / (REACHED * STEP_LIMIT)).clamp(-1, 1) * (self._age > 1)[:, None]
         move = torch.cat([move, torch.full_like(move[:, :1], (GAP + 0.01) / 0.025 - 1)], dim=1)
         return torch.where((self._stage == BLOCK)[:, None], move, action)
@@ -135,7 +135,7 @@ class InterceptSkill(Skill):
         self._since = torch.where(rows, 0, self._since)
 
     def _carry(self, view: View) -> Tensor:
-        """(N, 3) where to take the ball: up, or along the table to the disc's nearest place well inside."""
+        """(N, 3) where to carry the ball: up, or along the table to the nearest point well inside the disc."""
         if self._lifts:
             return torch.cat([view.tcp[:, :2], torch.full_like(view.tcp[:, :1], LOW + 0.05)], dim=1)
         to_goal = view.position[:, 1, :2] - view.position[:, 0, :2]

@@ -1,4 +1,4 @@
-"""The expert and its twins: the same skill, with different sources of what has to be remembered."""
+"""The expert and policies without memory: the same skill, with different sources of what has to be remembered."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mikasa_robo.checks import whole_number
 from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
 from mikasa_robo.core.phases import CUE
+from mikasa_robo.deprecation import deprecated_names
 
 from .arm import Arm
 from .skill import History, Skill, View, look
 
 OBS_MODE = "objects"
-"""What the policies look at; the expert reads the oracle in ``info`` besides."""
-
-
+"""The observation mode of all these policies. The expert also reads the oracle in ``info``."""
 TRY_STEPS = 3
-"""How many steps the sweeper stays at what it tries."""
+"""Number of steps for which `ExhaustiveSearch` stays at a candidate."""
 WRIST_RANGE = 0.16
-"""How far from its start the embodied twin turns its last joint, rad: five steps of cue at 0.04 rad a step."""
+"""How far `PostureMemory` turns the last joint from its start, rad: five steps of cue at 0.04 rad a step."""
 
 
 class Policy(ABC):
-    """Acts in all environments of a batch; told at each reset which episodes begin.
+    """Acts in all environments of a batch.
+
+    Call `reset` whenever episodes begin.
 
     Args:
         skill: how the task is done.
@@ -41,10 +43,10 @@ class Policy(ABC):
         self._objects = len(skill.task.objects)
 
     def reset(self, env_idx: Tensor | None = None) -> None:
-        """Episodes begin in the environments ``env_idx`` (b,); None: in all."""
+        """Begin episodes in the environments ``env_idx`` (b,); None: in all."""
         n = self.skill.num_envs
         index = torch.arange(n, device=self.skill.device) if env_idx is None else env_idx
-        # one guess for an episode: a guess that changed from step to step would be no attempt at all
+        # a guess lasts for the whole episode
         fresh = torch.rand(n, self.skill.draws, device=self.skill.device, generator=self._generator)
         self._u[index] = fresh[index]
         self.skill.reset(index)
@@ -52,31 +54,32 @@ class Policy(ABC):
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
         """The action (N, 8) for an observation of mode `OBS_MODE` and the info that came with it."""
         view = look(obs, self._objects)
-        return self.skill.act(view, self.content(view, info), info)
+        return self.skill.act(view, self.cue(view, info), info)
 
     @abstractmethod
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        """What the policy believes, (N, size)."""
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        """What the policy believes the cue was, (N, size)."""
 
 
 class Expert(Policy):
-    """Reads what has to be remembered from the oracle."""
+    """Reads the cue from the oracle."""
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        return self.skill.known(view, info)
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        return self.skill.from_oracle(view, info)
 
 
-class Forgetful(Policy):
-    """Remembers the present view and the ``k`` before it, and guesses what they do not tell.
+class WindowMemory(Policy):
+    """Remembers the present view and the ``k`` before it, and guesses what they do not show.
 
-    ``k = 0`` has no memory at all; a ``k`` as long as the episode is a perfect memory.
+    With ``k = 0`` it has no memory at all; with a ``k`` as long as the episode it has a perfect one.
+
+    Raises:
+        ValueError: ``k`` is negative or not a whole number.
     """
 
     def __init__(self, skill: Skill, seed: int = 0, *, k: int) -> None:
-        if k < 0:
-            raise ValueError(f"k={k} views cannot be remembered: use 0 or more")
+        self.k = whole_number("k", k, unit="views")
         super().__init__(skill, seed)
-        self.k = k
         self._views: list[View] = []
         self._age = torch.zeros(skill.num_envs, dtype=torch.int64, device=skill.device)
 
@@ -84,47 +87,47 @@ class Forgetful(Policy):
         super().reset(env_idx)
         self._age[slice(None) if env_idx is None else env_idx] = 0
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         self._views = [*self._views, view][-(self.k + 1) :]
         self._age += 1
         back = torch.arange(len(self._views) - 1, -1, -1, device=self._age.device)[:, None]
-        return self.skill.recall(History(self._views, back < self._age), self._u)
+        return self.skill.from_history(History(self._views, back < self._age), self._u)
 
 
-class Sweeper(Policy):
-    """Ignores the cue and tries everything, one after another, in a random order.
+class ExhaustiveSearch(Policy):
+    """Ignores the cue and tries all candidates one after another, in a random order.
 
-    Where there is nothing to try one after another (`Skill.candidates` is 0) it is a guess.
+    If the task has no candidates to try (`Skill.candidates` is 0), it guesses.
     """
 
     def __init__(self, skill: Skill, seed: int = 0) -> None:
         super().__init__(skill, seed)
         n = max(skill.candidates, 1)
         self._order = torch.zeros(skill.num_envs, n, dtype=torch.int64, device=skill.device)
-        self._place = torch.zeros(skill.num_envs, dtype=torch.int64, device=skill.device)
-        self._pressed = torch.zeros_like(self._place)
+        self._position = torch.zeros(skill.num_envs, dtype=torch.int64, device=skill.device)
+        self._tried_for = torch.zeros_like(self._position)
 
     def reset(self, env_idx: Tensor | None = None) -> None:
         super().reset(env_idx)
         index = slice(None) if env_idx is None else env_idx
         order = torch.rand(self._order.shape, device=self.skill.device, generator=self._generator).argsort(dim=1)
-        self._order[index], self._place[index], self._pressed[index] = order[index], 0, 0
+        self._order[index], self._position[index], self._tried_for[index] = order[index], 0, 0
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         if not self.skill.candidates:
-            alone = torch.ones(1, self.skill.num_envs, dtype=torch.bool, device=self.skill.device)
-            return self.skill.recall(History([view], alone), self._u)
-        content = self.skill.attempt(self._order.gather(1, self._place[:, None])[:, 0])
-        tried = self.skill.tried(view, content, info)
-        self._pressed = torch.where(tried, self._pressed + 1, torch.zeros_like(self._pressed))
-        over = self._pressed > TRY_STEPS
-        self._place = (self._place + over).clamp(max=self._order.shape[1] - 1)
-        self._pressed[over] = 0
-        return content
+            valid = torch.ones(1, self.skill.num_envs, dtype=torch.bool, device=self.skill.device)
+            return self.skill.from_history(History([view], valid), self._u)
+        cue = self.skill.attempt(self._order.gather(1, self._position[:, None])[:, 0])
+        tried = self.skill.tried(view, cue, info)
+        self._tried_for = torch.where(tried, self._tried_for + 1, torch.zeros_like(self._tried_for))
+        over = self._tried_for > TRY_STEPS
+        self._position = (self._position + over).clamp(max=self._order.shape[1] - 1)
+        self._tried_for[over] = 0
+        return cue
 
 
-class Embodied(Policy):
-    """Remembers nothing, but writes what it sees of the cue into its last joint, and reads it back from there."""
+class PostureMemory(Policy):
+    """Remembers nothing itself, but turns its last joint by an angle that encodes the cue, and reads the cue from there."""
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
         view, skill = look(obs, self._objects), self.skill
@@ -132,18 +135,18 @@ class Embodied(Policy):
         angle = view.joints[:, ARM_JOINTS - 1]
         spread = torch.linspace(-WRIST_RANGE, WRIST_RANGE, max(levels, 2), device=angle.device) + START_QPOS[6]
         read = (angle[:, None] - spread).abs().argmin(dim=1)
-        cue = info["phase"] == CUE
-        written = torch.where(cue, skill.encode(view), read).clamp(max=levels - 1)
+        in_cue = info["phase"] == CUE
+        written = torch.where(in_cue, skill.encode(view), read).clamp(max=levels - 1)
         skill.wrist = spread[written] if levels > 1 else None
         action = skill.act(view, skill.decode(written, view, self._u), info)
         if skill.wrist is not None:
-            writing = torch.zeros_like(action)  # while the cue is on view nothing else moves
+            writing = torch.zeros_like(action)  # during the cue no other joint moves
             writing[:, ARM_JOINTS - 1] = Arm.turn(angle, skill.wrist)
-            action = torch.where(cue[:, None], writing, action)
+            action = torch.where(in_cue[:, None], writing, action)
         return action
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        raise AssertionError("what is believed is in the posture")
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        raise AssertionError("`act` reads the cue from the posture")
 
 
 class Random(Policy):
@@ -153,5 +156,10 @@ class Random(Policy):
         n = self.skill.num_envs
         return torch.rand(n, 8, device=self.skill.device, generator=self._generator) * 2 - 1
 
-    def content(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        raise AssertionError("a random policy believes nothing")
+    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
+        raise AssertionError("a random policy has no cue")
+
+
+__getattr__ = deprecated_names(
+    __name__, {"Forgetful": "WindowMemory", "Sweeper": "ExhaustiveSearch", "Embodied": "PostureMemory"}
+)

@@ -1,4 +1,4 @@
-"""RotateLenient and RotateStrict: the peg is grasped in its middle and turned with the wrist."""
+"""RotateLenient and RotateStrict: grasp the peg at its centre and turn it with the wrist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRASP = 0.02
 
 
 class RotateSkill(Skill):
-    """Content: the angle (N, 1) that the peg has still to be turned by, rad."""
+    """Cue: the angle (N, 1) by which the peg still has to be turned, rad."""
 
     size = 1
     draws = 1
@@ -32,38 +32,40 @@ class RotateSkill(Skill):
         super().__init__(task)
         self._both_ways = cast(Rotate, task).both_ways
 
-    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
         remaining: Tensor = info["oracle_info"]
         return remaining
 
-    def recall(self, history: History, u: Tensor) -> Tensor:
+    def from_history(self, history: History, u: Tensor) -> Tensor:
         now = history.now
         assert now.prompt is not None
         row = torch.arange(self.num_envs, device=u.device)
-        seen = history.visible[..., 0].to(torch.int8).argmax(dim=0)  # in a delay the peg is hidden, and not moved
+        seen = (
+            history.visible[..., 0].to(torch.int8).argmax(dim=0)
+        )  # during a delay the peg is hidden and does not move
         first = torch.stack([_pose(view) for view in history.views])[seen, row]
-        # one view alone tells nothing of the start: it is guessed
+        # a single view does not show the start, which is guessed
         start = torch.where(history.valid.sum(dim=0) > 1, yaw_of(first), math.pi * (u[:, 0] - 0.5))
         if len(history.views) > 1:
-            started = history.valid.sum(dim=0) == 1  # the very first view of an episode is its start
+            started = history.valid.sum(dim=0) == 1  # the first view of an episode shows the start
             start = torch.where(started, yaw_of(first), start)
         turned = fold(yaw_of(_pose(now)) - start)
-        if not self._both_ways:  # from a little back to nearly half a turn forth
+        if not self._both_ways:  # between -0.3 rad and nearly half a turn
             turned = torch.remainder(turned + 0.3, math.pi) - 0.3
         return now.prompt - turned[:, None]
 
-    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        remaining = content[:, 0]
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        remaining = cue[:, 0]
         pose, tcp = _pose(view), view.tcp
         place, yaw = pose[:, :3], yaw_of(pose)
         distance = torch.linalg.norm(place[:, :2] - tcp[:, :2], dim=1)
-        # which of the two ways to grasp: the one that needs the shorter turn of the wrist and leaves room for the rest
+        # of the two ways to grasp, take the one that turns the wrist less and stays within its range up to the target
         options = yaw[:, None] + math.pi * torch.tensor([-1.0, 0.0, 1.0], device=yaw.device)
         end = options + remaining[:, None]
         outside = (options < YAW_RANGE[0]) | (options > YAW_RANGE[1]) | (end < YAW_RANGE[0]) | (end > YAW_RANGE[1])
         best = (options.abs() + 10.0 * outside).argmin(dim=1)
         low = (tcp[:, 2] < place[:, 2] + 0.03) & (distance < 0.03)
-        # once the fingers are about the peg, it is the hand's own turn that tells which way it was grasped
+        # once the fingers surround the peg, the hand's own yaw tells which way it was grasped
         hand = _hand_yaw(view)
         nearest = (options - hand[:, None]).abs().argmin(dim=1)
         grasp = options.gather(1, torch.where(low, nearest, best)[:, None])[:, 0]
@@ -85,7 +87,7 @@ class RotateSkill(Skill):
 
 
 def fold(angle: Tensor) -> Tensor:
-    """To [-pi/2, pi/2): the yaw of something whose two ends look alike."""
+    """Wrap an angle to [-pi/2, pi/2): the yaw of an object whose two ends look alike."""
     return torch.remainder(angle + math.pi / 2, math.pi) - math.pi / 2
 
 

@@ -1,4 +1,4 @@
-"""ShellGame: touching, pushing and picking up the mug with the ball."""
+"""ShellGame: touch, push or pick up the mug with the ball."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .touching import CLEARANCE, PRESSED, nearest, press, still
 
 MUGS = 3
 REACH_OF_ROW = 0.31
-"""No ball lies farther aside than this, m."""
+"""Largest distance of the ball from the x axis, m."""
 
 
 class ShellSkill(Skill):
-    """What the three ways have in common. Content: the mug (N, 1) with the ball."""
+    """What the three modes share. Cue: the mug (N, 1) with the ball."""
 
     size = 1
     draws = 1
     candidates = MUGS
 
-    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
         return info["oracle_info"].to(torch.float32)
 
-    def recall(self, history: History, u: Tensor) -> Tensor:
-        seen = history.visible[..., 0] & ~history.visible[..., 1]  # (W, N): the ball, and no mugs yet
+    def from_history(self, history: History, u: Tensor) -> Tensor:
+        seen = history.visible[..., 0] & ~history.visible[..., 1]  # (W, N): the ball without mugs
         when = torch.arange(1, len(seen) + 1, device=u.device)[:, None]
         last = (seen * when).argmax(dim=0)
         ball = history.position[last, torch.arange(seen.shape[1], device=u.device), 0]
@@ -53,8 +53,8 @@ class ShellSkill(Skill):
         y = ((level + 0.5) / self.levels * 2 - 1) * REACH_OF_ROW
         return (view.position[:, 1:, 1] - y[:, None]).abs().argmin(dim=1, keepdim=True).to(torch.float32)
 
-    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        index = 1 + content[:, 0].to(torch.int64)
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        index = 1 + cue[:, 0].to(torch.int64)
         row = torch.arange(len(index), device=index.device)
         action = self.handle(view, view.position[row, index], info)
         ready = self.wait(view, (-0.1, 0.0, MUG_HEIGHT + 0.06))
@@ -72,7 +72,7 @@ class ShellTouchSkill(ShellSkill):
         action = press(self.arm, view, mug[:, :2], mug[:, 2] + MUG_HEIGHT / 2, MUG_HEIGHT, self.wrist)
         return torch.where(info["touched"][:, None], still(view), action)
 
-    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+    def tried(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
         return view.tcp[:, 2] < MUG_HEIGHT + PRESSED
 
 
@@ -103,14 +103,14 @@ class ShellPushSkill(ShellSkill):
         arrived = mug[:, 0] - start > PUSH_DISTANCE - 0.03
         return torch.where(arrived[:, None], still(view), action)
 
-    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        index = 1 + content[:, 0].to(torch.int64)
+    def tried(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        index = 1 + cue[:, 0].to(torch.int64)
         mug = view.position[torch.arange(len(index), device=index.device), index, 0]
         return mug - view.position[:, 1:, 0].median(dim=1).values > PUSH_DISTANCE - 0.03
 
 
 class ShellPickSkill(ShellSkill):
-    """The open fingers come down round the mug, close and lift."""
+    """The open fingers come down around the mug, close and lift."""
 
     def handle(self, view: View, mug: Tensor, info: Mapping[str, Any]) -> Tensor:
         tcp = view.tcp

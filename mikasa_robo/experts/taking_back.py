@@ -1,4 +1,4 @@
-"""TakeItBack: the cube is grasped, dragged to the goal, and dragged back."""
+"""TakeItBack: grasp the cube, drag it to the goal and drag it back."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .skill import WAITING, History, Skill, View
 CUBE, RED, MAGENTA = range(3)
 ABOVE, DOWN, CLOSE, DRAG = range(4)
 LEAN = math.radians(30)
-"""How far the hand leans forward: upright it reaches about x = 0.165 m only."""
+"""How far the hand leans forward: an upright hand reaches x = 0.165 m only."""
 HEIGHT = 0.09
-"""Of the hand above the cube before it comes down, m."""
+"""Height of the hand above the cube before it comes down, m."""
 LOW = 0.022
-"""z of the tool centre point while it drags, m."""
+"""z of the tool centre point while the hand drags the cube, m."""
 DRAG_STEP = 0.035
-"""How far ahead of the hand its goal is while it drags, m: slow enough for the cube to stay in the hand."""
+"""Distance of the hand to its goal while it drags, m: slow enough for the cube to stay in the hand."""
 RESTING = 0.07
-"""Slower than this, rad/s, the joints move a cube at arm's length, 0.7 m, slower than 0.05 m/s: it is at rest."""
+"""Joints that are slower than this, rad/s, move a cube at arm's length, 0.7 m, slower than 0.05 m/s: it is at rest."""
 
 
 class TakeItBackSkill(Skill):
-    """Content: where the cube started, x and y (N, 2), m.
+    """Cue: where the cube started, x and y (N, 2), m.
 
-    No cue is written into the posture (`levels` is 1): the embodied twin writes while the cue is on view, here for one
-    step, in which the last joint turns 0.04 rad. It could go on until it moves the cube; that is not tried.
+    `PostureMemory` cannot write this cue (`levels` is 1): it writes while the cue is on view, which here lasts one step,
+    in which the last joint turns by 0.04 rad.
     """
 
     size = 2
@@ -49,13 +49,13 @@ class TakeItBackSkill(Skill):
     def reset(self, env_idx: Tensor) -> None:
         self._stage[env_idx] = self._since[env_idx] = 0
 
-    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
         start: Tensor = info["oracle_info"][:, :2]
         return start
 
-    def recall(self, history: History, u: Tensor) -> Tensor:
+    def from_history(self, history: History, u: Tensor) -> Tensor:
         row = torch.arange(self.num_envs, device=u.device)
-        seen = history.visible[..., RED]  # (W, N); the oldest view from before the goal was reached may show the start
+        seen = history.visible[..., RED]  # (W, N); the oldest view before the goal was reached may show the start
         first = history.position[seen.to(torch.int8).argmax(dim=0), row, CUBE, :2]
         guessed = self._stops[(u[:, 0] * len(self._stops)).to(torch.int64)]
         return torch.where(seen.any(dim=0)[:, None], first, guessed)
@@ -63,12 +63,12 @@ class TakeItBackSkill(Skill):
     def attempt(self, number: Tensor) -> Tensor:
         return self._stops[number]
 
-    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        there = torch.linalg.norm(view.position[:, CUBE, :2] - content, dim=1) < 0.01
-        # only what is at rest has been set down: a hand that passes by has tried nothing
+    def tried(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        there = torch.linalg.norm(view.position[:, CUBE, :2] - cue, dim=1) < 0.01
+        # a cube counts as set down when it is at rest, not when the hand carries it past
         return view.visible[:, MAGENTA] & there & (view.joint_speed < RESTING)
 
-    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
         cube, tcp = view.position[:, CUBE], view.tcp
         off = cube - tcp
         across, apart = torch.linalg.norm(off[:, :2], dim=1), torch.linalg.norm(off, dim=1)
@@ -79,10 +79,10 @@ class TakeItBackSkill(Skill):
         self._enter((self._stage == CLOSE) & (self._since > 4), DRAG)
 
         goal = torch.where(view.visible[:, RED, None], view.position[:, RED, :2], view.position[:, MAGENTA, :2])
-        aim = torch.where(view.visible[:, MAGENTA, None], content, goal)
-        way = aim - cube[:, :2]
-        length = torch.linalg.norm(way, dim=1, keepdim=True).clamp(min=1e-9)
-        drag = tcp[:, :2] + way * (length.clamp(max=DRAG_STEP) / length)
+        aim = torch.where(view.visible[:, MAGENTA, None], cue, goal)
+        to_aim = aim - cube[:, :2]
+        length = torch.linalg.norm(to_aim, dim=1, keepdim=True).clamp(min=1e-9)
+        drag = tcp[:, :2] + to_aim * (length.clamp(max=DRAG_STEP) / length)
         dragging = (self._stage == DRAG)[:, None]
         xy = torch.where(dragging, drag, cube[:, :2])
         xy = torch.where((self._stage == CLOSE)[:, None], tcp[:, :2], xy)

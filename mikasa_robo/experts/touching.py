@@ -1,4 +1,4 @@
-"""Touching the right ones of several objects: RememberX, Bunch, Seq, Chain and ShellGameTouch."""
+"""RememberX, BunchOfColors, SeqOfColors and ChainOfColors: touch the targets, one after another."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .arm import Arm, facing_down
 from .skill import History, Skill, View
 
 CLEARANCE = 0.02
-"""How far above the highest object the fingertips travel, m."""
+"""Height of the fingertips above the highest object while they travel, m."""
 PRESS = 0.008
-"""How far below an object's top the fingertips aim, m."""
+"""The fingertips aim this far below an object's top, m."""
 PRESSED = 0.012
-"""Lower than this above a top, the fingers rest on it, m."""
+"""Fingertips that are lower than this above an object's top rest on it, m."""
 OVER = 0.02
-"""Nearer than this in x and y, the hand comes down, m."""
+"""The hand comes down once it is closer than this in x and y, m."""
 SAFE = 0.012
-"""Higher than this above the highest object, the hand moves sideways freely, m."""
+"""The hand moves sideways freely once it is this far above the highest object, m."""
 
 
 def nearest(position: Tensor, point: Tensor, among: Tensor) -> Tensor:
@@ -36,14 +36,14 @@ def nearest(position: Tensor, point: Tensor, among: Tensor) -> Tensor:
 
 
 def press(arm: Arm, view: View, place: Tensor, top: Tensor, highest: float, wrist: Tensor | None = None) -> Tensor:
-    """The action (N, 8) that moves the closed fingers over a place and down onto it, touching nothing on the way.
+    """The action (N, 8) that moves the closed fingers over a place and down onto it without touching anything else.
 
     Args:
         arm: the arm's kinematics.
-        view: what is seen.
+        view: the present view.
         place: (N, 2) x and y, m.
-        top: (N,) z of the top of what is to be touched, m.
-        highest: z of the highest thing on the table, m.
+        top: (N,) z of the top of the object to touch, m.
+        highest: z of the top of the highest object on the table, m.
         wrist: see `Arm.act`.
     """
     tcp = view.tcp
@@ -63,35 +63,35 @@ def still(view: View) -> Tensor:
 
 
 class TouchSkill(Skill):
-    """RememberX, Bunch, Seq and Chain. Content: the indices (N, m) of the true candidates, in the order shown."""
+    """Cue: the indices (N, m) of the targets, in the order shown."""
 
     def __init__(self, task: MemoryEnv[Any]) -> None:
         super().__init__(task)
         self._choice = cast(ChoiceTask, task)
-        self.size, self.draws = self._choice.wanted, self._choice.offered
-        self.candidates = self._choice.offered
+        self.size, self.draws = self._choice.num_targets, self._choice.num_candidates
+        self.candidates = self._choice.num_candidates
         self._sets = list(itertools.combinations(range(self.candidates), self.size))
         # an object's origin is in the middle of its height
         self._half_heights = torch.tensor(self._choice.heights(), device=task.device)
         self._highest = 2 * float(self._half_heights.max())
 
-    def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+    def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
         oracle = info["oracle_info"]
         if isinstance(self._choice, RememberShapeAndColor):
             oracle = oracle[:, :1] * self._choice.colors + oracle[:, 1:]
         return oracle.to(torch.float32)
 
-    def recall(self, history: History, u: Tensor) -> Tensor:
+    def from_history(self, history: History, u: Tensor) -> Tensor:
         visible = history.visible  # (W, N, K)
-        cue = (visible.sum(dim=-1) < self._choice.offered)[..., None] & visible
+        on_view = (visible.sum(dim=-1) < self._choice.num_candidates)[..., None] & visible
         when = torch.arange(1, len(visible) + 1, device=u.device)[:, None, None]
-        last = (cue * when).amax(dim=0)  # (N, K): 0 where never seen
-        # what was seen last is the end of the order; what came before it is forgotten and guessed
+        last = (on_view * when).amax(dim=0)  # (N, K): 0 if never seen
+        # what was seen last comes last in the order; what came before was forgotten and is guessed
         order = torch.argsort(torch.where(last > 0, last.to(u.dtype), u - 1), dim=1)
         return order[:, -self.size :].to(torch.float32)
 
-    def act(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        target, counted = content.to(torch.int64), info["counted"]
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        target, counted = cue.to(torch.int64), info["counted"]
         touched = counted.gather(1, target)
         if self._choice.ordered:
             index = target.gather(1, touched.to(torch.int8).argmin(dim=1, keepdim=True))[:, 0]
@@ -105,16 +105,16 @@ class TouchSkill(Skill):
         ready = self.wait(view, (-0.03, 0.0, self._highest + 0.05))
         return torch.where((info["phase"] == RESPONSE)[:, None], action, ready)
 
-    def tried(self, view: View, content: Tensor, info: Mapping[str, Any]) -> Tensor:
-        index = content[:, 0].to(torch.int64)
+    def tried(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        index = cue[:, 0].to(torch.int64)
         row = torch.arange(len(index), device=index.device)
         top = view.position[row, index, 2] + self._half_heights[index]
         return (view.tcp[:, 2] < top + PRESSED) | info["counted"][row, index]
 
     @property
     def levels(self) -> int:
-        # cues that come one after another would have to be written on top of each other, in steps too small to move
-        return len(self._sets) if self.size == 1 or self._choice.shown == "together" else 1
+        # cues shown one after another would all have to be written into one joint angle, in steps too small to move by
+        return len(self._sets) if self.size == 1 or self._choice.cue_order == "simultaneous" else 1
 
     def encode(self, view: View) -> Tensor:
         if self.levels == 1:
@@ -127,6 +127,6 @@ class TouchSkill(Skill):
         return torch.tensor(self._sets, device=level.device)[level].to(torch.float32)
 
     def _table(self, device: torch.device) -> Tensor:
-        """(levels, K) 1 where the set of a level holds a candidate."""
+        """(levels, K) 1 if the set of a level contains the candidate."""
         sets = torch.tensor(self._sets, device=device)
         return torch.zeros(len(sets), self.candidates, device=device).scatter(1, sets, 1.0)

@@ -255,7 +255,7 @@ class BatchedSimMixin(BaseEnv):
         others[index] = False
         self._kept_controllers = (others, SavedControllers(self.agent, self.num_envs))
         try:
-            with self._forcing(index.tolist()):
+            with self._forcing(index):
                 return super().reset(seed=seed, options={**(options or {}), "env_idx": index})
         finally:
             self._kept_controllers = None
@@ -302,11 +302,12 @@ class BatchedSimMixin(BaseEnv):
         with self._forcing(range(self.num_envs) if env_idx is None else common.to_numpy(env_idx).tolist()):
             super().set_state_dict(state, env_idx)
 
-    def _forcing(self, envs: Iterable[int]) -> contextlib.AbstractContextManager[None]:
+    def _forcing(self, envs: Iterable[int] | Tensor) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these envs is applied, changed or not; see `ForcedRows`."""
         scene = self.scene
         if not isinstance(scene, BatchedCpuScene):
             return contextlib.nullcontext()
+        envs = envs.tolist() if isinstance(envs, Tensor) else envs
         if scene.parallel_in_single_scene:
             envs = [0] if list(envs) else []  # the bodies of every env are in the first scene
         return scene.px.forcing(envs)

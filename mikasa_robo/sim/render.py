@@ -1,4 +1,4 @@
-"""Whether SAPIEN can draw here, asked of a child process, as a broken Vulkan driver can end the one that asks; videos."""
+"""Whether SAPIEN can draw here, asked of a child process, as a broken Vulkan driver can crash the process that asks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-MEND = (
+from mikasa_robo.deprecation import deprecated_names
+
+FIX = (
     "install a Vulkan driver that SAPIEN can draw with (Debian 12: mesa-vulkan-drivers 25 from bookworm-backports, which "
     "`bash scripts/setup.sh` installs as root; other systems: mesa-vulkan-drivers >= 24 or the GPU vendor's driver), or do "
     "without pictures: obs_mode='state' and render_mode=None need no Vulkan"
@@ -57,19 +58,10 @@ def signal_name(number: int) -> str:
 
 
 def require_rendering(what: str, device: str = "cpu") -> None:
-    """Raises `RenderingUnavailableError` that names ``what`` asked for pictures, the problem and the way to mend it."""
+    """Raises `RenderingUnavailableError` that names ``what`` asked for pictures, the problem and the fix."""
     problem = rendering_problem(device)
     if problem is not None:
-        raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw here ({problem}): {MEND}")
+        raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw here ({problem}): {FIX}")
 
 
-def write_video(path: Path, frames: Any, fps: int) -> None:
-    """Writes pictures (T, H, W, 3) uint8 as an MP4, which gets its name once it is whole."""
-    import imageio.v3 as imageio  # of the extra `train`
-
-    partial = path.with_name(f".partial-{path.name}")
-    try:
-        imageio.imwrite(partial, frames, plugin="FFMPEG", fps=fps, macro_block_size=2)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+__getattr__ = deprecated_names(__name__, {"MEND": "FIX", "write_video": "mikasa_robo.video:write_video"})

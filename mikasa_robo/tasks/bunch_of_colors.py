@@ -1,4 +1,4 @@
-"""BunchOfColors: see several coloured cubes at once, then touch the cubes of these colours."""
+"""BunchOfColors: see several coloured cubes side by side, then touch the cubes of these colours."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class BunchOfColors(RecallColors):
 
     Task: t < 5: ``n`` cubes (half size 0.02 m) side by side along y, 0.08 m apart, in the middle of the table.
     5 ≤ t < 10: nothing. From t = 10: nine cubes, one of each colour of the palette.
-    Randomisations: the true colours, n different ones of nine, uniform; their order side by side; the nine cubes' places,
-    a permutation of places in an arc of radius 0.62 ± 0.02 m round the robot's base; the arm's start, N(0, 0.02 rad) a
-    joint.
-    Success, failure and oracle: see `RecallTask`.
+    Randomisations: the target colours, n different ones of nine, uniform; their order side by side; the nine cubes'
+    places, a permutation of the places in a 3 x 3 grid in the middle of the table, 0.09 m apart and jittered by
+    ±0.006 m in x and y; the joints of the arm at the start, N(0, 0.02 rad).
+    Success, failure and oracle: see `RecallColors`.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120.
     """
 
-    shown = "together"
+    cue_order = "simultaneous"

@@ -1,20 +1,59 @@
-"""What the families with nine coloured cubes have in common."""
+"""What BunchOfColors, SeqOfColors and ChainOfColors share: nine coloured cubes, of which several have to be touched."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_colored_cube
 from mikasa_robo.assets.palette import COLORS, color_codes
-from mikasa_robo.core.choice import RecallTask
+from mikasa_robo.catalog import recall_response_steps
+from mikasa_robo.checks import whole_number
+from mikasa_robo.core.choice import ChoiceState, ChoiceTask, names_of
+
+COLOR_NAMES = tuple("olive (orange)" if name == "olive" else name for name in COLORS)
+"""The nine colours as a spectator sees them: the palette's olive is drawn in orange."""
 
 
-class RecallColors(RecallTask):
-    """`RecallTask` whose candidates are nine cubes, one of each colour of the palette."""
+class RecallColors(ChoiceTask):
+    """See ``n`` coloured cubes, then touch the cubes of these colours among nine.
+
+    Cue: the ``n`` cubes, side by side or one after another in the middle of the table. Delay: an empty table. Response:
+    nine cubes, one of each colour of the palette, in a jittered 3 x 3 grid, at places that are drawn anew in every
+    episode.
+    Success: all target cubes were touched, each for 0.1 s (2 control steps in a row), and the robot is static.
+    Failure: another cube was touched for as long, or a target a second time while others are missing, or, where the
+    order matters, a target out of order.
+    Oracle: (N, n) int64, indices of the target colours in the order shown (from the left if they are shown at once).
+
+    Args:
+        n: number of targets, 2 to 9.
+        cue_steps: control steps for which each cue is on view; cubes that are shown side by side are one cue.
+        delay_steps: control steps of the empty table.
+        response_steps: control steps to act in. An ID's value is for its own ``n``: give more with a larger ``n``, or
+            None for what the catalog gives to ``n`` cubes that are shown one after another (`recall_response_steps`).
+        **kwargs: see `MemoryEnv`.
+    """
+
+    grid = True
+
+    def __init__(self, *args: Any, n: int = 3, response_steps: int | None, **kwargs: Any) -> None:
+        self.n = whole_number("n", n, 2, 9)
+        if response_steps is None and self.cue_order == "sequential":
+            response_steps = recall_response_steps(n, self.ordered)
+        super().__init__(*args, num_candidates=9, num_targets=n, response_steps=response_steps, **kwargs)
 
     def build_candidate(self, index: int) -> Actor:
         return build_colored_cube(self.scene, index)
 
     def object_features(self) -> Tensor:
         return color_codes(range(len(COLORS)))
+
+    def overlay_facts(self, s: ChoiceState) -> dict[str, list[str]]:
+        touched = [target[counted[target]] for target, counted in zip(s.target, s.counted, strict=True)]
+        return {
+            "target colours": names_of(s.target, COLOR_NAMES),
+            "touched": [f"{len(done)} of {self.n} ({names_of(done[None], COLOR_NAMES)[0] or '-'})" for done in touched],
+        }

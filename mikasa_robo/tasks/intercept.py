@@ -30,7 +30,7 @@ class InterceptState(RollingState):
 
 
 def sample_ball_and_goal(u: Uniforms, speeds: tuple[float, float]) -> InterceptState:
-    """Takes 5 uniforms: those of the ball and the disc's y."""
+    """Draw the ball and the disc's y. Takes 5 uniforms."""
     start, velocity = sample_roll(u, speeds)
     goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
     return InterceptState(
@@ -42,18 +42,20 @@ class Intercept(RollingBallTask[InterceptState]):
     """Bring a rolling ball to rest in the goal disc.
 
     Task: a red ball (radius 0.02 m) rolls past the robot, mostly along +y; a disc (radius 0.1 m) marks the goal. The
-    ball has to be stopped and taken over: untouched it rolls past or through the disc and off the table.
+    robot has to stop the ball and move it to the disc: untouched it rolls past or through the disc and off the table.
     Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
     medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; disc y ∈ ±0.2 m; the arm's start.
     Success: the ball's centre is within 0.1 m of the disc's in x and y, within 0.01 m of the height at which it rolls,
     and slower than 0.05 m/s over a control step. It may still be held. There is no failure.
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90. Ours, where the paper is silent: "beyond in x" is
-    counted from the ball's start, so that the disc's centre has x ∈ [-0.15, 0.15] m, within reach, and only a slow ball
-    with much drift rolls through the disc's edge; a resistance of 0.05 1/s: an untouched ball rolls on until it falls off
-    the table, and only the robot brings it to rest; that the ball has to be on the table. Feasible by stopping the ball
-    with the fingertips, closing on it and carrying it over (scripted: 98 to 100 % of episodes in each mode). Beware:
-    PhysX throws about one slow ball in four back from a resting finger, though the restitution is 0.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90. Ours, because the paper does not say it:
+    - The disc lies 0.2 m beyond the ball's start in x, so its centre has x ∈ [-0.15, 0.15] m, which is within reach. Only
+      a slow ball with much drift rolls through the disc's edge.
+    - The rolling resistance is 0.05 1/s: only the robot brings a ball to rest.
+    - The ball has to lie on the table.
+    The scripted expert stops the ball with the fingertips, closes the gripper and drags the ball to the disc; it succeeds
+    in 98 to 100 % of the episodes in each mode. PhysX throws about one slow ball in four back from a resting finger,
+    although the restitution is 0.
 
     Args:
         speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
@@ -74,10 +76,10 @@ class Intercept(RollingBallTask[InterceptState]):
         return on_view.expand(-1, 2), torch.cat([ball, disc_pose(s.goal)[:, None]], dim=1)
 
     def update_state(self, s: InterceptState, data: StepData, touching: Tensor) -> None:
-        """Nothing has to be kept in mind."""
+        """The state does not change during an episode."""
 
     def _to_goal(self, s: InterceptState, data: StepData) -> Tensor:
-        """(N,) how far the ball is from lying in the disc, m; 0 where it does."""
+        """(N,) distance of the ball from lying in the disc, m; 0 where it does."""
         return rest.distance_to_area(data.objects[:, 0, :3], s.goal, GOAL_RADIUS, BALL_RADIUS)
 
     def outcome(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:
@@ -91,7 +93,7 @@ class Intercept(RollingBallTask[InterceptState]):
         }
 
     def reward_terms(self, s: InterceptState, data: StepData) -> dict[str, Tensor]:
-        """``rest`` pays in the disc only: to move a stopped ball there costs nothing."""
+        """``rest`` pays in the disc only, so that moving a stopped ball there costs nothing."""
         remaining = self._to_goal(s, data)
         in_goal = remaining == 0
         slow = rewards.closeness(ball_speed(data))

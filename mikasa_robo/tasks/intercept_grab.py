@@ -27,7 +27,7 @@ class InterceptGrabState(RollingState):
 
 
 def sample_ball(u: Uniforms, speeds: tuple[float, float]) -> InterceptGrabState:
-    """Takes 4 uniforms, those of the ball."""
+    """Draw the ball. Takes 4 uniforms."""
     start, velocity = sample_roll(u, speeds)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
@@ -40,12 +40,12 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
     medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; the arm's start.
     Success: both fingers touch the ball, its lowest point is more than 0.02 m above the table, it is at rest (slower
-    than 0.05 m/s over a control step, against the table, not against the hand) and the robot is static (arm joints below
-    0.2 rad/s). There is no failure.
+    than 0.05 m/s over a control step, in the world frame) and the robot is static (arm joints below 0.2 rad/s). There is
+    no failure.
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90. Ours, where the paper is silent: the height, and
-    that the ball rolls on with a resistance of 0.05 1/s. Feasible by stopping the ball with the fingertips, closing on it
-    and lifting (scripted: 98 to 100 % of episodes in each mode).
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90. Ours, because the paper does not say it: the
+    height, and the rolling resistance of 0.05 1/s. The scripted expert stops the ball with the fingertips, closes the
+    gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
 
     Args:
         speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_colored_cube
 from mikasa_robo.assets.palette import color_codes
-from mikasa_robo.core.choice import RememberTask
+from mikasa_robo.core.choice import ChoiceState, RememberTask, names_of
+
+from .colored_cubes import COLOR_NAMES
 
 
 class RememberColor(RememberTask):
@@ -15,9 +17,9 @@ class RememberColor(RememberTask):
 
     Task: t < 5: one cube (half size 0.02 m) in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: ``n`` cubes of
     the first ``n`` colours of the palette (red, lime, blue, yellow, magenta, cyan, maroon, olive, teal).
-    Randomisations: the true colour, uniform among ``n``; the cubes' places, a permutation of ``n`` places in an arc of
-    radius 0.62 ± 0.02 m round the robot's base; the arm's start, N(0, 0.02 rad) a joint.
-    Success: the cube of the true colour was touched for 0.1 s and the robot is static (joint speeds below 0.2 rad/s).
+    Randomisations: the target colour, uniform among ``n``; the cubes' places, a permutation of ``n`` places in an arc of
+    radius 0.62 ± 0.02 m around the robot's base; the joints of the arm at the start, N(0, 0.02 rad).
+    Success: the cube of the target colour was touched for 0.1 s and the robot is static (joint speeds below 0.2 rad/s).
     Failure: another cube was touched for 0.1 s.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60.
     """
@@ -27,3 +29,6 @@ class RememberColor(RememberTask):
 
     def object_features(self) -> Tensor:
         return color_codes(range(self.n))
+
+    def overlay_facts(self, s: ChoiceState) -> dict[str, list[str]]:
+        return {"target colour": names_of(s.target, COLOR_NAMES)}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.assets.shapes import CIRCUMRADIUS, SHAPES, build_shape, resting_height, shape_codes
-from mikasa_robo.core.choice import RememberTask
+from mikasa_robo.core.choice import ChoiceState, RememberTask, names_of
 
 
 class RememberShape(RememberTask):
@@ -17,10 +17,10 @@ class RememberShape(RememberTask):
 
     Task: t < 5: one object in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: ``n`` objects of the first ``n``
     shapes (cube, sphere, cylinder, cross, torus, star, pyramid, T-shape, crescent), all of them blue.
-    Randomisations: the true shape, uniform among ``n``; the objects' places, a permutation of ``n`` places in an arc of
-    radius 0.62 ± 0.02 m round the robot's base; the arm's start, N(0, 0.02 rad) a joint.
+    Randomisations: the target shape, uniform among ``n``; the objects' places, a permutation of ``n`` places in an arc of
+    radius 0.62 ± 0.02 m around the robot's base; the joints of the arm at the start, N(0, 0.02 rad).
     Success, failure and oracle: see `RememberTask`.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60. That all are blue is ours.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60. Ours: all objects are blue.
     """
 
     radius = CIRCUMRADIUS
@@ -33,3 +33,6 @@ class RememberShape(RememberTask):
 
     def object_features(self) -> Tensor:
         return shape_codes(range(self.n))
+
+    def overlay_facts(self, s: ChoiceState) -> dict[str, list[str]]:
+        return {"target shape": names_of(s.target, SHAPES)}

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from mikasa_robo.assets.palette import COLORS, color_codes, rgba
 from mikasa_robo.assets.shapes import CIRCUMRADIUS, SHAPES, build_shape, resting_height, shape_codes
-from mikasa_robo.core.choice import ChoiceState, ChoiceTask, whole_number
+from mikasa_robo.checks import whole_number
+from mikasa_robo.core.choice import ChoiceState, ChoiceTask, names_of
+from mikasa_robo.deprecation import deprecated_names
 
-THESE_SHAPES = ("cube", "sphere", "t_shape", "cross", "torus")
-THESE_COLORS = ("red", "lime", "blue")
+CANDIDATE_SHAPES = ("cube", "sphere", "t_shape", "cross", "torus")
+CANDIDATE_COLORS = ("red", "lime", "blue")
 
 
 class RememberShapeAndColor(ChoiceTask):
@@ -22,11 +24,12 @@ class RememberShapeAndColor(ChoiceTask):
 
     Task: t < 5: one object in the middle of the table. 5 ≤ t < 10: nothing. From t = 10: one object of every pair of the
     first ``shapes`` of cube, sphere, T-shape, cross, torus and the first ``colors`` of red, lime, blue.
-    Randomisations: the true pair, uniform; the objects' places, a permutation of places in an arc of radius
-    0.62 ± 0.02 m round the robot's base (beyond nine objects a second one 0.13 m nearer); the arm's start, N(0, 0.02 rad)
-    a joint.
-    Success: the object of the true pair was touched for 0.1 s and the robot is static. Failure: another was touched.
-    Oracle: (N, 2) int64, index of the true shape, index of the true colour.
+    Randomisations: the target pair, uniform; the objects' places, a permutation of the places in an arc of radius
+    0.62 ± 0.02 m around the robot's base (more than nine objects: a second arc 0.13 m nearer); the joints of the arm at
+    the start, N(0, 0.02 rad).
+    Success: the object of the target pair was touched for 0.1 s and the robot is static. Failure: another object was
+    touched for 0.1 s.
+    Oracle: (N, 2) int64, index of the target shape, index of the target colour.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3x2, 3x3 and 5x3, T = 60.
 
     Args:
@@ -38,31 +41,16 @@ class RememberShapeAndColor(ChoiceTask):
 
     radius = CIRCUMRADIUS
 
-    def __init__(
-        self,
-        *args: Any,
-        shapes: int = 3,
-        colors: int = 2,
-        cue_steps: int = 5,
-        delay_steps: int = 5,
-        response_steps: int = 50,
-        **kwargs: Any,
-    ) -> None:
-        self.shapes = whole_number("shapes", shapes, 2, len(THESE_SHAPES))
-        self.colors = whole_number("colors", colors, 2, len(THESE_COLORS))
-        super().__init__(
-            *args,
-            offered=shapes * colors,
-            wanted=1,
-            cue_steps=cue_steps,
-            delay_steps=delay_steps,
-            response_steps=response_steps,
-            **kwargs,
-        )
+    def __init__(self, *args: Any, shapes: int = 3, colors: int = 2, **kwargs: Any) -> None:
+        self.shapes = whole_number("shapes", shapes, 2, len(CANDIDATE_SHAPES))
+        self.colors = whole_number("colors", colors, 2, len(CANDIDATE_COLORS))
+        super().__init__(*args, num_candidates=shapes * colors, num_targets=1, **kwargs)
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Shape and colour of each candidate, by its index."""
-        return [(shape, color) for shape in THESE_SHAPES[: self.shapes] for color in THESE_COLORS[: self.colors]]
+        return [
+            (shape, color) for shape in CANDIDATE_SHAPES[: self.shapes] for color in CANDIDATE_COLORS[: self.colors]
+        ]
 
     def build_candidate(self, index: int) -> Actor:
         shape, color = self._pairs()[index]
@@ -81,3 +69,10 @@ class RememberShapeAndColor(ChoiceTask):
             [shape_codes(SHAPES.index(shape) for shape in shapes), color_codes(names.index(color) for color in colors)],
             dim=1,
         )
+
+    def overlay_facts(self, s: ChoiceState) -> dict[str, list[str]]:
+        shape, color = self.oracle(s).split(1, dim=1)
+        return {"target shape": names_of(shape, CANDIDATE_SHAPES), "target colour": names_of(color, CANDIDATE_COLORS)}
+
+
+__getattr__ = deprecated_names(__name__, {"THESE_SHAPES": "CANDIDATE_SHAPES", "THESE_COLORS": "CANDIDATE_COLORS"})

@@ -12,40 +12,32 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball
 from mikasa_robo.assets.palette import rgba
+from mikasa_robo.checks import number_range, one_of
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.sampling import Uniforms, between, upright
 
 SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
 """m/s along y."""
 SPEED_LIMITS = (0.15, 2.0)
-"""m/s: slower, and a ball that nobody touches may come to rest in the disc; faster, and it would turn faster than the
-100 rad/s that PhysX allows."""
+"""m/s. A slower ball may come to rest in the disc by itself; a faster one would spin faster than the 100 rad/s that PhysX
+allows."""
 DRIFT = (0.0, 0.05)  # m/s along x
 START_X = (-0.35, -0.05)  # m
 START_Y = (-0.9, -0.65)  # m
 DAMPING = 0.05
-"""1/s, linear and angular alike, so that the ball goes on rolling without slipping. Over the 1.2 m to the far end of the
-farthest disc it takes 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays put."""
+"""1/s, linear and angular alike, so that the ball keeps rolling without slipping. Over the 1.2 m to the far edge of the
+farthest disc it costs the ball 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays
+where it is."""
 
 
 def speed_range_of(speed: str, speed_range: Sequence[float] | None) -> tuple[float, float]:
-    """The range (low, high) in m/s that the two constructor arguments stand for. Raises ValueError naming what is wrong."""
-    if not isinstance(speed, str) or speed not in SPEEDS:
-        raise ValueError(f"speed={speed!r} is not known: use {', '.join(map(repr, SPEEDS))}")
-    if speed_range is None:
-        return SPEEDS[speed]
-    pair = tuple(speed_range) if isinstance(speed_range, list | tuple) else ()
-    numbers = [v for v in pair if isinstance(v, int | float) and not isinstance(v, bool)]
-    if not len(pair) == len(numbers) == 2 or not SPEED_LIMITS[0] <= numbers[0] <= numbers[1] <= SPEED_LIMITS[1]:
-        raise ValueError(
-            f"speed_range={speed_range!r} must be two speeds (low, high) with "
-            f"{SPEED_LIMITS[0]} <= low <= high <= {SPEED_LIMITS[1]} m/s"
-        )
-    return float(numbers[0]), float(numbers[1])
+    """Return the range (low, high), m/s, that the constructor arguments ask for. Raises ValueError if one is invalid."""
+    named = SPEEDS[one_of("speed", speed, SPEEDS)]
+    return named if speed_range is None else number_range("speed_range", speed_range, *SPEED_LIMITS, unit="m/s")
 
 
 def sample_roll(u: Uniforms, speeds: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Takes 4 uniforms: start (b, 3), m, and velocity (b, 3), m/s, of the ball; float64."""
+    """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms."""
     values = u.take(4)
     x, y = between(values[:, 0], *START_X), between(values[:, 1], *START_Y)
     vx, vy = between(values[:, 2], *DRIFT), between(values[:, 3], *speeds)
@@ -56,7 +48,7 @@ def sample_roll(u: Uniforms, speeds: tuple[float, float]) -> tuple[Tensor, Tenso
 
 
 def rolling(velocity: Tensor) -> Tensor:
-    """(…, 3) velocity (m/s) of a ball to (…, 6): the same and the angular velocity (rad/s) with which it does not slip."""
+    """Append to the velocity (…, 3) of a ball, m/s, the angular velocity, rad/s, with which it rolls without slipping."""
     vx, vy, vz = velocity.unbind(-1)
     return torch.stack([vx, vy, vz, -vy / BALL_RADIUS, vx / BALL_RADIUS, torch.zeros_like(vz)], dim=-1)
 
@@ -66,20 +58,21 @@ class RollingState:
     """One row per environment."""
 
     start: Tensor  # (N, 3) m, where the ball's centre was at t = 0
-    velocity: Tensor  # (N, 3) m/s, with which it began
+    velocity: Tensor  # (N, 3) m/s, velocity of the ball at t = 0
 
 
 S = TypeVar("S", bound=RollingState)
 
 
 class RollingBallTask(MemoryEnv[S]):
-    """A red ball, object 0, rolls past the robot, mostly along +y; nothing is ever hidden, acting counts from t = 0.
+    """A red ball, object 0, rolls past the robot, mostly along +y. Nothing is ever hidden, and acting counts from t = 0.
 
     Args:
         speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
         speed_range: (low, high) of the speed along y, 0.15…2 m/s, in place of the named one.
-        cue_steps: the episode's length in control steps: its cue, the rolling ball, is on view to the end.
-        **kwargs: see `MemoryEnv`; ``on_mistake`` has no meaning here.
+        cue_steps: length of the episode in control steps: the cue, the rolling ball, is on view to the end.
+        delay_steps, response_steps: 0.
+        **kwargs: see `MemoryEnv`; ``on_mistake`` has no effect.
     """
 
     def __init__(
@@ -87,11 +80,15 @@ class RollingBallTask(MemoryEnv[S]):
         *args: Any,
         speed: Literal["slow", "medium", "fast"] = "slow",
         speed_range: Sequence[float] | None = None,
-        cue_steps: int = 90,
+        delay_steps: int = 0,
+        response_steps: int = 0,
         **kwargs: Any,
     ) -> None:
         self.speed_range = speed_range_of(speed, speed_range)
-        super().__init__(*args, cue_steps=cue_steps, delay_steps=0, response_steps=0, **kwargs)
+        for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
+            if value != 0:
+                raise ValueError(f"{name}={value!r} must be 0: the ball is on view to the end; use cue_steps")
+        super().__init__(*args, delay_steps=0, response_steps=0, **kwargs)
 
     def build_rolling_ball(self) -> Actor:
         """The ball, object 0."""
@@ -118,13 +115,20 @@ class RollingBallTask(MemoryEnv[S]):
         return on_view, upright(s.start)[:, None]
 
     def visible_poses(self, s: S, data: StepData) -> tuple[Tensor, Tensor]:
-        """A ball looks alike from all sides: how far it has turned, and so its speed, is not to be seen."""
+        """The ball without its rotation: it looks the same from all sides, and its spin would reveal its speed."""
         poses = data.objects[..., :7].clone()
-        poses[:, 0, 3:] = poses.new_tensor([1.0, 0.0, 0.0, 0.0])
+        poses[:, 0, 3], poses[:, 0, 4:] = 1.0, 0.0
         return self.layout(s, data.elapsed)[0], poses
 
     def oracle(self, s: S) -> Tensor:
         return s.velocity.clone()
+
+    def overlay_facts(self, s: S) -> dict[str, list[str]]:
+        speeds = torch.linalg.norm(self.object_layout.read()[:, 0, 7:10], dim=-1)
+        return {
+            "ball began with": [f"({x:.2f}, {y:.2f}) m/s" for x, y, _ in s.velocity.tolist()],
+            "ball now": [f"{speed:.2f} m/s" for speed in speeds.tolist()],
+        }
 
     def state_features(self, s: S, data: StepData) -> dict[str, Tensor]:
         ball = data.objects[:, 0]
@@ -137,5 +141,5 @@ class RollingBallTask(MemoryEnv[S]):
 
 
 def ball_speed(data: StepData) -> Tensor:
-    """(N,) m/s, of the ball's centre against the table, over the last control step."""
+    """(N,) speed of the ball's centre over the last control step, m/s."""
     return data.speeds[:, 0]

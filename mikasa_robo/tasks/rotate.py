@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_peg
 from mikasa_robo.assets.palette import rgba
+from mikasa_robo.checks import boolean, number_range
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
@@ -22,28 +23,28 @@ from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
 JITTER = 0.1  # m, of the peg's centre in x and in y
 TOLERANCE = 0.1  # rad
-LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by whether the peg may have to be turned both ways
-NEAR = 0.05  # m: farther from its start in x or in y the peg has been moved away (Strict)
+LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by `both_ways`
+NEAR = 0.05  # m, largest distance of the peg's centre from its start in x and in y (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
-STANDING = 0.1  # a peg whose axis is so short as seen from above stands on end: which way it points is not to be told
+STANDING = 0.1  # a peg whose unit axis is shorter than this, seen from above, stands on end and has no heading
 
 
 def long_axis(q: Tensor) -> Tensor:
-    """(N, 4) quaternions wxyz to the peg's x axis in the world, (N, 3)."""
+    """Return the peg's x axis in the world, (N, 3), for the rotations ``q`` (N, 4), wxyz."""
     w, x, y, z = q.unbind(-1)
     return torch.stack([1 - 2 * (y**2 + z**2), 2 * (x * y + w * z), 2 * (x * z - w * y)], dim=-1)
 
 
 def heading(q: Tensor) -> Tensor:
     """(N,) float64: yaw of the peg's x axis as seen from above, rad in (-π, π]."""
-    # in float64: the last bit of a float32 arc tangent depends on how many there are
+    # in float64: the last bit of a float32 arc tangent depends on the length of the tensor
     axis = long_axis(q.to(torch.float64))
     return torch.atan2(axis[:, 1], axis[:, 0])
 
 
 def tilt(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Roll and pitch, (N,) float64 each, rad; yaw is turned first, then pitch, then roll."""
+    """Roll and pitch, (N,) float64 each, rad, of the rotation that turns by yaw first, then by pitch, then by roll."""
     w, x, y, z = q.to(torch.float64).unbind(-1)
     roll = torch.atan2(2 * (y * z + w * x), 1 - 2 * (x**2 + y**2))
     return roll, torch.asin((2 * (w * y - x * z)).clamp(-1, 1))
@@ -66,18 +67,9 @@ def is_level(peg: Tensor) -> Tensor:
 
 
 def angle_range_of(both_ways: bool, angle_range: Sequence[float] | None) -> tuple[float, float]:
-    """The range (low, high) in rad that the two constructor arguments stand for. Raises ValueError naming what is wrong."""
-    if not isinstance(both_ways, bool):
-        raise ValueError(f"both_ways={both_ways!r} must be True or False")
-    if angle_range is None:
-        return TOLERANCE, LARGEST_ANGLE[both_ways]
-    pair = tuple(angle_range) if isinstance(angle_range, list | tuple) else ()
-    numbers = [v for v in pair if isinstance(v, int | float) and not isinstance(v, bool)]
-    if not len(pair) == len(numbers) == 2 or not TOLERANCE <= numbers[0] <= numbers[1] <= math.pi:
-        raise ValueError(
-            f"angle_range={angle_range!r} must be two angles (low, high) with {TOLERANCE} <= low <= high <= pi rad"
-        )
-    return float(numbers[0]), float(numbers[1])
+    """Return the range (low, high), rad, that the constructor arguments ask for. Raises ValueError if one is invalid."""
+    default = TOLERANCE, LARGEST_ANGLE[boolean("both_ways", both_ways)]
+    return default if angle_range is None else number_range("angle_range", angle_range, TOLERANCE, math.pi, "rad")
 
 
 @dataclass
@@ -86,21 +78,21 @@ class RotateState:
 
     start: Tensor  # (N, 7) pose of the peg at t = 0, m
     target: Tensor  # (N,) signed angle to turn the peg by, rad
-    turned: Tensor  # (N,) angle by which it has been turned so far, rad; whole turns count
-    heading: Tensor  # (N,) yaw at which it was last seen, rad
-    spin: Tensor  # (N,) rad/s, of its heading over the last step
+    turned: Tensor  # (N,) angle by which the peg has been turned so far, rad; whole turns count
+    heading: Tensor  # (N,) yaw of the peg after the last step, rad
+    spin: Tensor  # (N,) speed of the yaw over the last step, rad/s
     grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step
     rested: Tensor  # (N,) int64, control steps in a row that peg and robot have been at rest
-    mistaken: Tensor  # (N,) bool, the peg was left turned by another angle
+    mistaken: Tensor  # (N,) bool, the peg was set down at another angle
 
 
 def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> RotateState:
-    """Takes 5 uniforms: the peg's place (x, y), its yaw, size and sign of the angle."""
+    """Draw the peg's place (x, y), its yaw, and the size and sign of the angle. Takes 5 uniforms."""
     values = u.take(5)
     xy, yaw = between(values[:, :2], -JITTER, JITTER), between(values[:, 2], -math.pi, math.pi)
     z, zero = torch.full_like(yaw, HALF_WIDTH), torch.zeros_like(yaw)
     start = torch.stack([*xy.unbind(1), z, (yaw / 2).cos(), zero, zero, (yaw / 2).sin()], dim=1).to(torch.float32)
-    size = between(values[:, 3], angles[1], angles[0])  # backwards: high is drawn, low is not
+    size = between(values[:, 3], angles[1], angles[0])  # reversed: the range excludes low and includes high
     sign = torch.where((values[:, 4] < 0.5) & both_ways, -1.0, 1.0)
     return RotateState(
         start=start,
@@ -117,30 +109,30 @@ def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> Rot
 class Rotate(MemoryEnv[RotateState]):
     """Turn the peg by the prompted angle: what RotateLenient and RotateStrict share.
 
-    Task: a uniformly blue peg (half length 0.12 m, half width 0.025 m) lies on the table, on view all the time. It has
-    to be turned about the vertical by the prompted angle, counter-clockwise if that is positive. Where it pointed at the
-    start shows in the first frame only, and its ends look alike. Turning it while grasped, pushing an end, and lifting
-    it in between are equally good.
+    Task: a uniformly blue peg (half length 0.12 m, half width 0.025 m) lies on the table and is always on view. It has
+    to be turned about the vertical by the prompted angle, counter-clockwise if that is positive. Only the first frame
+    shows where it pointed at the start, and its two ends look alike. The robot may grasp it, push an end or lift it in
+    between.
     Randomisations: centre x, y ∈ ±0.1 m; yaw uniform in ±π; angle uniform in (0.1, π/2] or, with ``both_ways``, size
     uniform in (0.1, π/4] and either sign equally often; the arm's start.
     Success: the angle by which the peg has been turned is within 0.1 rad of the target, the peg is at rest (slower than
     0.05 m/s and 0.2 rad/s over a control step) and the robot is static (arm joints below 0.2 rad/s), both for 2 control
-    steps in a row. The angle is summed up from step to step, of the yaw of the peg's long axis as seen from above, so
-    that half and whole turns count; while the peg stands on end (axis within 6° of the vertical) it does not change. The
-    peg may still be held.
-    Failure: peg and robot rest as long with the peg turned by more than 0.1 rad, but not to the target.
+    steps in a row. The angle is the sum of the changes of the yaw of the peg's long axis, seen from above, so half and
+    whole turns count; it does not change while the peg stands on end (axis within 6° of the vertical). The peg may still
+    be held.
+    Failure: peg and robot rest as long while the peg is turned by more than 0.1 rad, but not to the target.
     Oracle: (N, 1) float32, signed angle still to turn, rad: target less angle turned so far.
     Prompt: (N, 1) float32, target angle, rad.
-    Perception: the peg's orientation is folded to the least rotation that looks the same (yaw in ±90°, roll in ±45°).
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.7, E.8; T = 90. Ours, where the paper is silent: the speeds
-    of a peg at rest, for how long, and the failure: without it a hand that turns the peg on and stops every 0.17 rad
-    succeeded without memory (`benchmarks/shortcuts.py`, of 128 episodes: 96 % Pos, 99 % PosNeg; now 12 and 28 %).
+    Perception: ``objects`` observations hold the smallest rotation that looks the same (yaw in ±90°, roll in ±45°).
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.7, E.8; T = 90. Ours, because the paper does not say it: how
+    slowly and for how long a peg rests, and the failure. Without the failure a script that needs no memory succeeds by
+    stopping every 0.17 rad (`benchmarks/shortcuts.py`, of 128 episodes: 96 % Pos, 99 % PosNeg; with it 12 and 28 %).
 
     Args:
         both_ways: whether the peg may have to be turned clockwise.
         angle_range: (low, high) of the angle's size, 0.1…π rad, in place of the mode's own.
-        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
-            in a delay the table is empty, and then the peg lies where it lay.
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During the cue the peg cannot be
+            moved; during a delay it is hidden, and afterwards it lies where it lay.
         **kwargs: see `MemoryEnv`.
     """
 
@@ -152,13 +144,10 @@ class Rotate(MemoryEnv[RotateState]):
         *args: Any,
         both_ways: bool = False,
         angle_range: Sequence[float] | None = None,
-        cue_steps: int = 1,
-        delay_steps: int = 0,
-        response_steps: int = 89,
         **kwargs: Any,
     ) -> None:
         self.angle_range, self.both_ways = angle_range_of(both_ways, angle_range), both_ways
-        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+        super().__init__(*args, **kwargs)
 
     def build(self) -> list[Actor]:
         return [build_peg(self.scene, "peg", rgba("blue"), HALF_LENGTH, HALF_WIDTH, parked=0)]
@@ -172,7 +161,7 @@ class Rotate(MemoryEnv[RotateState]):
     def update_state(self, s: RotateState, data: StepData, touching: Tensor) -> None:
         q = data.objects[:, 0, 3:7]
         lying = torch.linalg.norm(long_axis(q)[:, :2], dim=-1) > STANDING
-        # before and at the first step of the response phase the peg is only just put there
+        # until the first step of the response phase the layout puts the peg at its start
         counts = lying & (data.elapsed > self.timeline.response_start)
         now = torch.where(counts, heading(q), s.heading.to(torch.float64))
         turn = wrapped(now - s.heading)
@@ -221,7 +210,7 @@ class Rotate(MemoryEnv[RotateState]):
         }
 
     def reward_terms(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
-        """``progress`` rises all the way to the target, from either side; ``align`` asks for fingers on both long sides."""
+        """``progress`` rises up to the target from either side; ``align`` rewards fingers on both long sides."""
         peg = data.objects[:, 0]
         done = self._facing(s)
         if self.strict:
@@ -241,7 +230,7 @@ class Rotate(MemoryEnv[RotateState]):
 
     @staticmethod
     def _in_hand(s: StepData) -> tuple[Tensor, Tensor]:
-        """Cosines (N,) between the peg's long axis and the hand's x axis, and the way in which the fingers open (y)."""
+        """Cosines (N,) of the angles between the peg's long axis and the hand's x axis, and its y axis (fingers open)."""
         w, x, y, z = s.tcp[:, 3:].unbind(-1)
         hand_x = long_axis(s.tcp[:, 3:])
         hand_y = torch.stack([2 * (x * y - w * z), 1 - 2 * (x**2 + z**2), 2 * (y * z + w * x)], dim=-1)
@@ -249,8 +238,14 @@ class Rotate(MemoryEnv[RotateState]):
         return (hand_x * axis).sum(dim=-1), (hand_y * axis).sum(dim=-1)
 
     def _away(self, s: RotateState, data: StepData) -> Tensor:
-        """(N, 3) from the peg's centre to where it was at the start, m."""
+        """(N, 3) vector from the peg's centre to its start, m."""
         return s.start[:, :3] - data.objects[:, 0, :3]
+
+    def overlay_facts(self, s: RotateState) -> dict[str, list[str]]:
+        return {
+            "turn by": [f"{round(angle):+d}°" for angle in s.target.rad2deg().tolist()],
+            "turned so far": [f"{round(angle):+d}°" for angle in s.turned.rad2deg().tolist()],
+        }
 
     def state_features(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
         peg, tcp = data.objects[:, 0], data.tcp[:, :3]
@@ -277,10 +272,7 @@ class Rotate(MemoryEnv[RotateState]):
 
 
 class RotateLenient(Rotate):
-    """Turn the peg by the prompted angle, wherever it comes to lie.
-
-    It need not even lie: a peg that is held in the air, turned and at rest, counts. See `Rotate`.
-    """
+    """Turn the peg by the prompted angle; it may move away, and it may be held in the air. See `Rotate`."""
 
     strict: ClassVar[bool] = False
     reward_scales: ClassVar[dict[str, float]] = {"reach": 1, "align": 0.5, "grasp": 1, "progress": 4, "still": 0.5}
@@ -289,9 +281,16 @@ class RotateLenient(Rotate):
 class RotateStrict(Rotate):
     """Turn the peg by the prompted angle on the spot.
 
-    Success asks for more than `Rotate`'s: the peg's centre is within 0.05 m of its start in x and in y, and its roll and
-    pitch are within 0.1 rad; a peg that was rolled onto another side has to be rolled back. Its height is left open.
+    Success requires, in addition to that of `Rotate`, that the peg's centre is within 0.05 m of its start in x and in y,
+    and that its roll and pitch are within 0.1 rad: a peg that was rolled onto another side has to be rolled back. Its
+    height does not matter.
     """
 
     strict: ClassVar[bool] = True
     reward_scales: ClassVar[dict[str, float]] = {**RotateLenient.reward_scales, "place": 2}
+
+    def overlay_facts(self, s: RotateState) -> dict[str, list[str]]:
+        moved = torch.linalg.norm(self.object_layout.read()[:, 0, :2] - s.start[:, :2], dim=-1)
+        return super().overlay_facts(s) | {
+            "centre moved by": [f"{100 * distance:.1f} cm" for distance in moved.tolist()]
+        }

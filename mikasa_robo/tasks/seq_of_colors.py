@@ -11,9 +11,9 @@ class SeqOfColors(RecallColors):
     Task: t < 5n: ``n`` cubes (half size 0.02 m), each alone in the middle of the table for 5 steps.
     5n ≤ t < 5n + 5: nothing. From then on: nine cubes, one of each colour of the palette.
     Randomisations: as in `BunchOfColors`, with the order in which the colours are shown.
-    Success, failure and oracle: see `RecallTask`.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120; with 7 cubes T = 160: ours, since
-    the arm, at 0.04 rad a step and joint, needs up to 115 steps for seven touches.
+    Success, failure and oracle: see `RecallColors`.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120. Ours: T = 160 with 7 cubes,
+    because the arm turns a joint by at most 0.04 rad a step and needs up to 115 steps for seven touches.
     """
 
-    shown = "in turn"
+    cue_order = "sequential"

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS, build_ball, build_mug
 from mikasa_robo.assets.palette import rgba
+from mikasa_robo.checks import one_of
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
+from mikasa_robo.tensors import constant
 
 MUGS = 3
 SPACING = 0.2  # m between neighbouring mugs, along y
@@ -28,6 +30,7 @@ LIFT_HEIGHT = 0.1  # m above the table, of the mug's lowest point
 MOVED = 0.05  # m: a wrong mug moved so far is a mistake (Push)
 LIFTED = 0.02  # m: a wrong mug lifted so high is a mistake (Pick)
 MUG_COLOR = (0.55, 0.38, 0.24, 1.0)
+MUG_NAMES = ("left", "centre", "right")  # as the robot sees them: left is +y
 
 SCALES: dict[str, dict[str, float]] = {
     "touch": {"reach": 1.0, "touch": 1.0, "still": 0.5},
@@ -49,10 +52,10 @@ class ShellState:
 
 
 def sample_shells(u: Uniforms) -> ShellState:
-    """Takes 3 uniforms: the row's centre (x, y) and the mug with the ball."""
-    centre = between(u.take(2), -JITTER, JITTER) + torch.tensor(ROW_CENTRE, dtype=torch.float64, device=u.device)
+    """Draw the row's centre (x, y) and the mug with the ball. Takes 3 uniforms."""
+    centre = between(u.take(2), -JITTER, JITTER) + constant(ROW_CENTRE, torch.float64, u.device)
     target = index_below(u.take(1)[:, 0], MUGS)
-    offset = torch.tensor([SPACING, 0.0, -SPACING], dtype=torch.float64, device=u.device)
+    offset = constant((SPACING, 0.0, -SPACING), torch.float64, u.device)
     places = centre[:, None, :].repeat(1, MUGS, 1)
     places[..., 1] += offset
     b = u.count
@@ -67,14 +70,14 @@ def sample_shells(u: Uniforms) -> ShellState:
 
 
 def shell_layout(s: ShellState, phase: Tensor) -> tuple[Tensor, Tensor]:
-    """During the cue the ball alone, then three mugs over the three places, the ball under one of them.
+    """During the cue the ball alone, afterwards the three mugs as well, one of them over the ball.
 
     Returns:
-        (N, 4) bool on view (the covered ball counts: it is there), (N, 4, 7) poses.
+        (N, 4) bool, on the table (the ball is, even when a mug covers it); (N, 4, 7) poses.
     """
     ball = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))
     xy = torch.cat([ball, s.places], dim=1)
-    z = xy.new_tensor([BALL_RADIUS, *[MUG_HEIGHT / 2] * MUGS]).expand(len(xy), -1)
+    z = constant((BALL_RADIUS, *[MUG_HEIGHT / 2] * MUGS), xy.dtype, xy.device).expand(len(xy), -1)
     visible = torch.ones(len(xy), 1 + MUGS, dtype=torch.bool, device=xy.device)
     visible[:, 1:] = (phase != CUE)[:, None]
     return visible, upright(torch.cat([xy, z[..., None]], dim=-1))
@@ -89,7 +92,7 @@ def lowest_point(pose: Tensor) -> Tensor:
 
 def covered(ball: Tensor, mugs: Tensor) -> Tensor:
     """(N, 3) bool: the ball's centre (N, 3) is inside each of the mugs at poses (N, 3, 7)."""
-    q = mugs[..., 3:] * mugs.new_tensor([1.0, -1.0, -1.0, -1.0])  # the inverse rotation
+    q = mugs[..., 3:] * constant((1.0, -1.0, -1.0, -1.0), mugs.dtype, mugs.device)  # the inverse rotation
     local = quaternion_apply(q, ball[:, None] - mugs[..., :3])
     return (torch.linalg.norm(local[..., :2], dim=-1) < MUG_RADIUS) & (local[..., 2].abs() < MUG_HEIGHT / 2)
 
@@ -108,13 +111,13 @@ class ShellGame(MemoryEnv[ShellState]):
     Failure: Touch: a wrong mug was touched for 0.1 s. Push: a wrong mug was moved by more than 0.05 m. Pick: a wrong mug
     was lifted by more than 0.02 m.
     Oracle: (N, 1) int64, mug with the ball: 0 left (+y), 1 centre, 2 right.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; T = 90. That a pushed mug has come to rest is ours: a mug
-    that slides through the zone has not been put there.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; T = 90. Ours: a pushed mug has to be at rest, so that a mug
+    that slides through the zone does not count.
 
     Args:
         mode: "touch", "push" or "pick".
-        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In a delay the mugs stand there
-            already and nothing counts.
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During a delay the mugs are
+            already on the table, but acting does not count yet.
         **kwargs: see `MemoryEnv`.
     """
 
@@ -124,21 +127,16 @@ class ShellGame(MemoryEnv[ShellState]):
         self,
         *args: Any,
         mode: Literal["touch", "push", "pick"] = "touch",
-        cue_steps: int = 5,
-        delay_steps: int = 0,
-        response_steps: int = 85,
         **kwargs: Any,
     ) -> None:
-        if mode not in SCALES:
-            raise ValueError(f"mode={mode!r} is not known: use {', '.join(map(repr, SCALES))}")
-        self.mode = mode
+        self.mode = one_of("mode", mode, SCALES)
         self.reward_scales = SCALES[mode]  # type: ignore[misc]
-        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+        super().__init__(*args, **kwargs)
 
     def build(self) -> list[Actor]:
         ball = build_ball(self.scene, "ball", rgba("red"), BALL_RADIUS, parked=0)
-        names = ("left", "centre", "right")
-        return [ball, *(build_mug(self.scene, f"mug_{name}", MUG_COLOR, parked=1 + k) for k, name in enumerate(names))]
+        mugs = [build_mug(self.scene, f"mug_{name}", MUG_COLOR, parked=1 + k) for k, name in enumerate(MUG_NAMES)]
+        return [ball, *mugs]
 
     def touchable(self, objects: list[Actor]) -> list[Actor]:
         return objects[1:]
@@ -147,23 +145,24 @@ class ShellGame(MemoryEnv[ShellState]):
         return sample_shells(u)
 
     def layout(self, s: ShellState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+        """The mugs are hidden during the cue; afterwards one of them covers the ball."""
         return shell_layout(s, self.timeline.phase(elapsed))
 
     def update_state(self, s: ShellState, data: StepData, touching: Tensor) -> None:
-        wanted = torch.nn.functional.one_hot(s.target, MUGS).to(torch.bool)
+        is_target = torch.nn.functional.one_hot(s.target, MUGS).to(torch.bool)
         s.held, new = hold_touches(s.held, touching.any(dim=1), data.responding)
-        s.counted, wrong_touch = record_touches(new, s.counted, wanted)
+        s.counted, wrong_touch = record_touches(new, s.counted, is_target)
         # links: hand, left finger, right finger
-        s.grasped = (touching[:, 1:] & wanted[:, None]).any(dim=2).all(dim=1) & data.responding
+        s.grasped = (touching[:, 1:] & is_target[:, None]).any(dim=2).all(dim=1) & data.responding
         mugs = data.objects[:, 1:]
         if self.mode == "touch":
             mistake = wrong_touch
         elif self.mode == "push":
             moved = torch.linalg.norm(mugs[..., :2] - s.places, dim=-1) > MOVED
-            mistake = (moved & ~wanted).any(dim=1)
+            mistake = (moved & ~is_target).any(dim=1)
         else:
-            mistake = ((lowest_point(mugs[..., :7]) > LIFTED) & ~wanted).any(dim=1)
-        # at the first step of the response phase the mugs are only just put there
+            mistake = ((lowest_point(mugs[..., :7]) > LIFTED) & ~is_target).any(dim=1)
+        # until the first step of the response phase the layout puts the mugs at their places
         settled = data.elapsed > self.timeline.response_start
         s.mistaken = s.mistaken | (mistake & settled)
 
@@ -175,19 +174,26 @@ class ShellGame(MemoryEnv[ShellState]):
         visible[:, 0] &= ~inside
         return visible, poses
 
-    def _right_mug(self, s: ShellState, data: StepData) -> Tensor:
+    @staticmethod
+    def _target_mug(s: ShellState, data: StepData) -> Tensor:
+        """(N, 13) pose and velocities of the mug with the ball."""
         return data.objects[:, 1:].gather(1, s.target[:, None, None].expand(-1, 1, 13))[:, 0]
 
-    def _goal(self, s: ShellState) -> Tensor:
-        """(N, 2) x and y of the middle of the zone, m."""
-        goal = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))[:, 0].clone()
-        goal[:, 0] += PUSH_DISTANCE
-        return goal
+    @staticmethod
+    def _zone_centre(s: ShellState) -> Tensor:
+        """(N, 2) x and y of the centre of the zone to push the mug into, m."""
+        centre = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))[:, 0].clone()
+        centre[:, 0] += PUSH_DISTANCE
+        return centre
+
+    def _distance_to_zone_centre(self, s: ShellState, mug: Tensor) -> Tensor:
+        """(N,) distance of a mug (N, ≥ 2) from the centre of the zone, m."""
+        return torch.linalg.norm(mug[:, :2] - self._zone_centre(s), dim=-1)
 
     def outcome(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
-        mug = self._right_mug(s, data)
+        mug = self._target_mug(s, data)
         touched = s.counted.any(dim=1)
-        in_zone = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1) < ZONE_RADIUS
+        in_zone = self._distance_to_zone_centre(s, mug) < ZONE_RADIUS
         at_rest = rest.at_rest(data.speeds[:, 1:].gather(1, s.target[:, None])[:, 0])
         lifted = lowest_point(mug[:, :7]) > LIFT_HEIGHT
         done = {"touch": touched, "push": in_zone & at_rest, "pick": lifted}[self.mode] & data.responding
@@ -203,30 +209,36 @@ class ShellGame(MemoryEnv[ShellState]):
         }
 
     def reward_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
-        mug = self._right_mug(s, data)
-        tcp = data.tcp[:, :3]
-        if self.mode == "touch":
-            touched = s.counted.any(dim=1)
-            one = torch.ones_like(tcp[:, 0])
-            held = s.held.gather(1, s.target[:, None])[:, 0].to(one.dtype) / HOLD_STEPS
-            return {
-                "reach": torch.where(touched, one, rewards.reach(tcp, mug[:, :3])),
-                "touch": torch.where(touched, one, held),
-                "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
-            }
-        if self.mode == "push":
-            behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=tcp.device)
-            remaining = torch.linalg.norm(mug[:, :2] - self._goal(s), dim=-1)
-            in_zone = remaining < ZONE_RADIUS
-            return {
-                "reach": torch.where(in_zone, 1.0, rewards.reach(tcp, behind)),
-                "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
-                "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
-            }
-        height = lowest_point(mug[:, :7])
-        grasped = s.grasped.to(tcp.dtype)
+        terms = {"touch": self._touch_terms, "push": self._push_terms, "pick": self._pick_terms}
+        return terms[self.mode](s, data)
+
+    def _touch_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        touched = s.counted.any(dim=1)
+        near = rewards.reach(data.tcp[:, :3], self._target_mug(s, data)[:, :3])
+        held = s.held.gather(1, s.target[:, None])[:, 0].to(near.dtype) / HOLD_STEPS
         return {
-            "reach": rewards.reach(tcp, mug[:, :3]),
+            "reach": torch.where(touched, 1.0, near),
+            "touch": torch.where(touched, 1.0, held),
+            "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
+        }
+
+    def _push_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._target_mug(s, data)
+        behind = mug[:, :3] - constant((MUG_RADIUS + 0.02, 0.0, 0.0), mug.dtype, mug.device)
+        remaining = self._distance_to_zone_centre(s, mug)
+        in_zone = remaining < ZONE_RADIUS
+        return {
+            "reach": torch.where(in_zone, 1.0, rewards.reach(data.tcp[:, :3], behind)),
+            "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1),
+            "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
+        }
+
+    def _pick_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
+        mug = self._target_mug(s, data)
+        height = lowest_point(mug[:, :7])
+        grasped = s.grasped.to(height.dtype)
+        return {
+            "reach": rewards.reach(data.tcp[:, :3], mug[:, :3]),
             "grasp": grasped,
             "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
             "still": rewards.still_when((height > LIFT_HEIGHT) | ~data.responding, data.joint_speed),
@@ -235,8 +247,11 @@ class ShellGame(MemoryEnv[ShellState]):
     def oracle(self, s: ShellState) -> Tensor:
         return s.target[:, None].clone()
 
+    def overlay_facts(self, s: ShellState) -> dict[str, list[str]]:
+        return {"ball under": [f"the robot's {MUG_NAMES[mug]} mug" for mug in s.target.tolist()]}
+
     def state_features(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
-        mug = self._right_mug(s, data)
+        mug = self._target_mug(s, data)
         responding = data.responding[:, None]
         features = {
             "target": torch.nn.functional.one_hot(s.target, MUGS),
@@ -245,7 +260,7 @@ class ShellGame(MemoryEnv[ShellState]):
             "counted": s.counted,
         }
         if self.mode == "push":
-            features["target_to_goal"] = (self._goal(s) - mug[:, :2]) * responding
+            features["target_to_goal"] = (self._zone_centre(s) - mug[:, :2]) * responding
         if self.mode == "pick":
             features["grasped"] = s.grasped
             features["fingers"] = data.fingers

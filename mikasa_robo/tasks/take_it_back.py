@@ -11,11 +11,13 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_cube, build_disc, disc_pose
 from mikasa_robo.assets.palette import rgba
+from mikasa_robo.checks import number
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
+from mikasa_robo.tensors import constant
 
 HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
@@ -23,15 +25,15 @@ LANES = (-0.1, 0.0, 0.1)  # m, y
 LANE_JITTER = 0.02  # m
 GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
-RADII = (0.01, 0.075)  # m, of goal and region: at most half of the 0.15 m between them where they are nearest
-MIDDLE = 0.005  # m: the least tolerance of the goal's middle
+RADII = (0.01, 0.075)  # m, of goal and region, whose centres are at least 0.15 m apart
+MIN_TOLERANCE = 0.005  # m, of the goal's centre
 
 
 @dataclass
 class TakeItBackState:
     """One row per environment. Objects: the cube, the red disc, the magenta disc."""
 
-    start: Tensor  # (N, 3) m, where the cube's centre was at t = 0
+    start: Tensor  # (N, 3) m, the cube's centre at t = 0
     goal: Tensor  # (N, 2) m, x and y of the discs' centre
     reached: Tensor  # (N,) bool, the cube has been on the goal
     grasped: Tensor  # (N,) bool, both fingers were on the cube in the last step
@@ -40,9 +42,9 @@ class TakeItBackState:
 
 
 def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
-    """Takes 4 uniforms: the start's x, its lane, its place beside the lane's middle, the goal's x."""
+    """Draw the start's x, its lane, its offset from the lane's centre, and the goal's x. Takes 4 uniforms."""
     values = u.take(4)
-    lanes = torch.tensor(LANES, dtype=torch.float64, device=u.device)
+    lanes = constant(LANES, torch.float64, u.device)
     y = lanes[index_below(values[:, 1], len(LANES))] + between(values[:, 2], -LANE_JITTER, LANE_JITTER)
     x = between(values[:, 0], *START_X)
     goal_x = between(values[:, 3], *GOAL_X)
@@ -60,34 +62,36 @@ def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
 class TakeItBack(MemoryEnv[TakeItBackState]):
     """Push the cube onto the goal, then back to its start.
 
-    Task: a green cube (half size 0.02 m) and, ahead of it, a red goal disc. As soon as the cube lies in the disc's middle
-    (its centre within 0.015 m) the disc is magenta, and stays so; now the cube has to go back. Where it started
-    shows nowhere after the first frame: the region around it has no marker, and it is in no observation but the oracle
-    and ``state``, which holds the oracle. Pushing and carrying are equally good.
-    Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not turned; goal x ∈ [0.2, 0.25] m;
+    Task: a green cube (half size 0.02 m) and, ahead of it, a red goal disc. As soon as the cube lies in the centre of the
+    disc (within 0.015 m) the disc turns magenta and stays so; now the cube has to go back. Only the first frame shows
+    where it started: nothing marks the region around the start, and no observation tells it but the oracle and
+    ``state``, which contains the oracle. The cube may be pushed or carried.
+    Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not rotated; goal x ∈ [0.2, 0.25] m;
     the arm's start.
     Success: the goal was reached earlier, and the cube is set down in the region (centre within 0.03 m of its start).
-    Set down: it lies on the table, slower than 0.05 m/s over a control step, and the robot is static (arm joints below
-    0.2 rad/s), both for 2 control steps in a row. Lying: centre within 0.01 m of the height at which it started, so that
-    it may still be held but not carried over.
-    Failure: once the goal was reached, the cube is set down neither in the region nor on the goal.
+    Set down: it lies on the table (centre within 0.01 m of the height at which it started), is slower than 0.05 m/s over
+    a control step, and the robot is static (arm joints below 0.2 rad/s), all for 2 control steps in a row. The gripper
+    may still hold it.
+    Failure: after the goal was reached, the cube is set down neither in the region nor on the goal.
     Oracle: (N, 3) float32, initial xyz of the cube, m.
-    Perception: the cube's orientation is folded to the least rotation that looks the same (yaw in ±45°).
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.9; T = 180. Ours, where the paper is silent: the goal lies
-    at y = 0 for every start, since a disc straight ahead of the start would go on showing its y; the lanes' jitter; the
-    radius of the region: with 0.05 m every start's x would be as good as 0, and only the lane need be remembered.
-    An upright hand reaches about x = 0.165 m: for far goals it has to lean forward. Ours as well, since without them the
-    task could be done without memory (`benchmarks/shortcuts.py`): the mistake, as a hand that sets the cube down at six
-    places in turn succeeded in 85 % of episodes, and with the mistake in 22 %, like a guess; and that the cube has to come
-    to the disc's middle, as on the disc's edge its bearing shows the lane, by which a hand succeeded in 51 %, and now in
-    22 %.
+    Perception: ``objects`` observations hold the smallest rotation of the cube that looks the same (yaw in ±45°).
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.9; T = 180. Ours, because the paper does not say it:
+    - The goal lies at y = 0. A disc straight ahead of the start would keep showing the start's y.
+    - The start's y is jittered within its lane.
+    - The radius of the region is 0.03 m. With 0.05 m an agent would have to remember the lane only, not x.
+    Ours as well, because a script without memory could do the task otherwise (`benchmarks/shortcuts.py`):
+    - The mistake. Setting the cube down at six places in turn succeeded in 85 % of the episodes; with the mistake it
+      succeeds in 22 %, as a guess does.
+    - The cube has to reach the centre of the disc. At the disc's edge the cube's bearing shows its lane, which gave a
+      script 51 %; now it succeeds in 22 %.
+    An upright hand reaches x = 0.165 m only: for far goals it has to lean forward.
 
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
-        goal_tolerance: how near its middle the cube's centre has to come, 0.005 m to `goal_radius`.
-        region_radius: how far from its start the cube may lie at the end, 0.01…0.075 m.
-        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. In the cue nothing can be moved;
-            in a delay the table is empty, and then all stands where it stood.
+        goal_tolerance: distance from the disc's centre at which the cube has reached the goal, 0.005 m to `goal_radius`.
+        region_radius: distance from its start at which the cube is back, 0.01…0.075 m.
+        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During the cue nothing can be
+            moved; during a delay the table is empty, and afterwards everything lies where it lay.
         **kwargs: see `MemoryEnv`.
     """
 
@@ -100,22 +104,12 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         goal_radius: float = 0.05,
         goal_tolerance: float = 0.015,
         region_radius: float = 0.03,
-        cue_steps: int = 1,
-        delay_steps: int = 0,
-        response_steps: int = 179,
         **kwargs: Any,
     ) -> None:
-        for name, value in (("goal_radius", goal_radius), ("region_radius", region_radius)):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not RADII[0] <= value <= RADII[1]:
-                raise ValueError(f"{name}={value!r} must be a length of {RADII[0]} to {RADII[1]} m")
-        number = isinstance(goal_tolerance, int | float) and not isinstance(goal_tolerance, bool)
-        if not number or not MIDDLE <= goal_tolerance <= goal_radius:
-            raise ValueError(
-                f"goal_tolerance={goal_tolerance!r} must be a length of {MIDDLE} m to goal_radius={goal_radius} m"
-            )
-        self.goal_radius, self.goal_tolerance, self.region_radius = goal_radius, goal_tolerance, region_radius
-        super().__init__(*args, cue_steps=cue_steps, delay_steps=delay_steps, response_steps=response_steps, **kwargs)
+        self.goal_radius = number("goal_radius", goal_radius, *RADII, unit="m")
+        self.region_radius = number("region_radius", region_radius, *RADII, unit="m")
+        self.goal_tolerance = number("goal_tolerance", goal_tolerance, MIN_TOLERANCE, self.goal_radius, unit="m")
+        super().__init__(*args, **kwargs)
 
     def build(self) -> list[Actor]:
         cube = build_cube(self.scene, "cube", rgba("lime"), HALF_SIZE, parked=0)
@@ -138,7 +132,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         return visible, torch.stack([upright(s.start), disc, disc], dim=1)
 
     def update_state(self, s: TakeItBackState, data: StepData, touching: Tensor) -> None:
-        # before and at the first step of the response phase the cube is only just put there
+        # until the first step of the response phase the layout puts the cube at its start
         acted = data.elapsed > self.timeline.response_start
         s.reached = s.reached | (acted & (self._to_middle(s, data) == 0))
         s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
@@ -182,7 +176,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         }
 
     def reward_terms(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
-        """``progress`` counts both legs, half each: reaching the goal never costs anything."""
+        """``progress`` counts both legs, half each, so that reaching the goal never costs anything."""
         way = torch.linalg.norm(s.goal - s.start[:, :2], dim=-1)
         there = 1 - self._to_middle(s, data) / (way - self.goal_tolerance)
         back = 1 - self._to_region(s, data) / (way - self.region_radius)
@@ -196,6 +190,14 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     def oracle(self, s: TakeItBackState) -> Tensor:
         return s.start.clone()
+
+    def overlay_facts(self, s: TakeItBackState) -> dict[str, list[str]]:
+        away = torch.linalg.norm(self.object_layout.read()[:, 0, :2] - s.start[:, :2], dim=-1)
+        return {
+            "cube started at": [f"({x:.2f}, {y:.2f}) m" for x, y, _ in s.start.tolist()],
+            "away from there by": [f"{100 * distance:.1f} cm" for distance in away.tolist()],
+            "next": ["back to the start" if reached else "to the disc" for reached in s.reached.tolist()],
+        }
 
     def state_features(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
         cube = data.objects[:, 0]

@@ -1,1 +1,1 @@
-"""Batches that are simulated in several processes; see `mikasa_robo.make_vec`."""
+"""Batches of environments that several processes simulate; see ``num_workers`` of `mikasa_robo.make_env`."""

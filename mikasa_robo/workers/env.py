@@ -22,20 +22,30 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
 from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
-from mikasa_robo.sim.stepping import default_threads
 
-from .crew import Crew, WorkerError
-from .process import ACTION, FACTS, Answer, Part
-from .rows import Path, flatten, has_rows, map_leaves, unflatten
+from .nested import Path, flatten, is_batched, map_leaves, unflatten
+from .pool import WorkerError, WorkerPool
+from .process import ACTION_PATH, TASK_ATTRIBUTES, Reply, Shard
 
 __all__ = ["WorkerEnv", "WorkerError"]
 
 
 class WorkerEnv(gym.Env[Any, Any]):
-    """A task of which ``num_workers`` processes simulate ``num_envs`` environments on CPU; see `mikasa_robo.make_vec`.
+    """A task whose ``num_envs`` environments ``num_workers`` processes simulate on CPU; see `mikasa_robo.make_env`.
 
-    It has the spaces, results, seeds and partial resets of the one batched environment that ``gymnasium.make`` gives,
-    to the bit. Results are new CPU tensors with a leading axis of N = ``num_envs``.
+    Spaces, results, seeds and partial resets equal those of the batched environment in one process, bit for bit. Results
+    are new CPU tensors with a leading axis of N = ``num_envs``.
+
+    Args:
+        env_id: the ID of a task in the catalog.
+        num_envs: N.
+        num_workers: number of processes, from 1 to N. Each gets N / ``num_workers`` environments, rounded up or down.
+        **kwargs: arguments of the task. ``sim_threads``, the threads of each worker, is 1 by default.
+
+    Raises:
+        ValueError: an argument cannot be used. No process has been started.
+        TypeError: an argument cannot be pickled. No process has been started.
+        WorkerError: a worker died. An exception in the task's constructor is raised itself.
     """
 
     single_observation_space: gym.Space[Any]
@@ -43,27 +53,29 @@ class WorkerEnv(gym.Env[Any, Any]):
     horizon: int
     """Length of an episode in control steps."""
     instruction: str
+    """The task in one English sentence."""
     reconfiguration_freq: int
+    """Number of resets after which the scene is built anew; 0: never."""
     control_freq: int
     """Control steps per second, Hz."""
 
-    def __init__(self, env_id: str, num_envs: int, num_workers: int | None = None, **kwargs: Any) -> None:
-        parts = _parts(env_id, num_envs, num_workers, kwargs)
-        self.num_envs, self.num_workers = parts[-1].stop, len(parts)
+    def __init__(self, env_id: str, num_envs: int, num_workers: int, **kwargs: Any) -> None:
+        shards = _shards(env_id, num_envs, num_workers, kwargs)
+        self.num_envs, self.num_workers = shards[-1].stop, len(shards)
         self.device = torch.device("cpu")
         self.spec = copy.deepcopy(gym.spec(env_id))
         self.spec.kwargs.update(kwargs)
-        self._parts = parts
-        self._crew = Crew(parts)
-        self._end: Callable[[], None] = weakref.finalize(self, self._crew.dismiss)
-        facts = self._crew.facts[0]
-        for name in FACTS:
-            setattr(self, name, facts[name])
-        self._max_episode_steps: int = facts["max_episode_steps"]  # ManiSkill's wrappers look it up under this name
+        self._shards = shards
+        self._pool = WorkerPool(shards)
+        self._close_pool: Callable[[], None] = weakref.finalize(self, self._pool.close)
+        description = self._pool.descriptions[0]
+        for name in TASK_ATTRIBUTES:
+            setattr(self, name, description[name])
+        self._max_episode_steps: int = description["max_episode_steps"]  # ManiSkill's wrappers expect this name
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         single = self.single_action_space
         self.action_space = single if self.num_envs == 1 else batch_space(single, self.num_envs)
-        self._shared = self._crew.share(self.num_envs, facts["columns"]).tensors
+        self._shared = self._pool.share_memory(self.num_envs, description["tensor_specs"]).tensors
 
     # ------------------------------------------------------------------ the environment
     def reset(
@@ -72,7 +84,7 @@ class WorkerEnv(gym.Env[Any, Any]):
         seed: Seed | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts new episodes, in all environments or in ``options["env_idx"]`` only; see `MemoryEnv.reset`.
+        """Starts new episodes, in all environments or in those of ``options["env_idx"]``; see `MemoryEnv.reset`.
 
         Returns:
             the observation and the info of all N environments.
@@ -87,135 +99,139 @@ class WorkerEnv(gym.Env[Any, Any]):
             raise RuntimeError("options['reconfigure'] builds all environments anew: leave options['env_idx'] out")
         keys = None if seed is None else episode_keys(seed, index.tolist())
         states = options.pop("reset_to_env_states", None)
-        orders: list[Any] = []
-        for rows, local in self._shares(index):
+        arguments: list[Any] = []
+        for rows, local in self._split(index):
             if not rows:
-                orders.append(None)
+                arguments.append(None)
                 continue
             own = dict(options)
             if partial:
                 own["env_idx"] = local
             if states is not None:
                 own["reset_to_env_states"] = _rows(states, rows)
-            orders.append((None if keys is None else [keys[row] for row in rows], own))
-        result = self._gather(
-            self._order("reset", orders), leader=next(i for i, o in enumerate(orders) if o is not None)
-        )
+            arguments.append((None if keys is None else [keys[row] for row in rows], own))
+        first = next(i for i, argument in enumerate(arguments) if argument is not None)
+        result = self._gather(self._request("reset", arguments), representative=first)
         return result["obs"], result["info"]
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """A control step of all environments.
+        """Steps all environments.
 
         Args:
-            action: (N, A) numbers in [-1, 1], a tensor or an array; None lets time pass without any.
+            action: tensor or array (N, A) in [-1, 1]; None steps without an action.
 
         Returns:
             observation, reward (N,) float32, terminated (N,) bool, truncated (N,) bool, info.
         """
         self._require_open()
         if action is not None:
-            self._shared[ACTION].copy_(self._checked_action(action))
-        result = self._gather(self._order("step", [action is not None] * self.num_workers))
+            self._shared[ACTION_PATH].copy_(self._checked_action(action))
+        result = self._gather(self._request("step", [action is not None] * self.num_workers))
         return result["obs"], result["reward"], result["terminated"], result["truncated"], result["info"]
 
     def get_obs(self) -> Any:
-        """The observation of the present moment."""
-        return self._gather(self._order("look", [None] * self.num_workers))["obs"]
+        """The current observation."""
+        return self._gather(self._request("observe", [None] * self.num_workers))["obs"]
 
     def get_info(self) -> dict[str, Any]:
-        """The info of the present moment."""
-        info: dict[str, Any] = self._gather(self._order("look", [None] * self.num_workers))["info"]
+        """The current info."""
+        info: dict[str, Any] = self._gather(self._request("observe", [None] * self.num_workers))["info"]
         return info
 
     def render(self) -> Tensor:  # type: ignore[override]
-        """Pictures of all environments, (N, H, W, 3) uint8, of the kind that ``render_mode`` names."""
-        return torch.cat(self._order("render", [None] * self.num_workers))
+        """Images of all environments, (N, H, W, 3) uint8, as ``render_mode`` says."""
+        return torch.cat(self._request("render", [None] * self.num_workers))
 
     def get_state_dict(self) -> dict[str, Any]:
         """The state of simulation and task, nested dicts of (N, …) tensors; see `MemoryEnv.get_state_dict`."""
-        parts = [flatten(part) for part in self._order("get_state_dict", [None] * self.num_workers)]
-        return unflatten({path: torch.cat([part[path] for part in parts]) for path in parts[0]})
+        states = [flatten(state) for state in self._request("get_state_dict", [None] * self.num_workers)]
+        return unflatten({path: torch.cat([state[path] for state in states]) for path in states[0]})
 
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Any = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,)."""
         index = self._index(env_idx)
-        wrong = {"/".join(path): leaf for path, leaf in flatten(state_dict).items() if not has_rows(leaf, len(index))}
+        wrong = {"/".join(path): leaf for path, leaf in flatten(state_dict).items() if not is_batched(leaf, len(index))}
         if wrong:
             raise ValueError(
                 f"the state's {', '.join(wrong)} must have a row for each of the {len(index)} environments to restore"
             )
-        shares = self._shares(index)
-        orders = [(_rows(state_dict, rows), None if env_idx is None else local) for rows, local in shares]
-        self._order("set_state_dict", orders)
+        self._request(
+            "set_state_dict",
+            [(_rows(state_dict, rows), None if env_idx is None else local) for rows, local in self._split(index)],
+        )
 
     @property
     def elapsed_steps(self) -> Tensor:
-        """(N,) int32: control steps since each environment's reset."""
+        """(N,) int32: control steps since the reset of each environment."""
         self._require_open()
         return self._shared["elapsed_steps",].clone()
 
     def close(self) -> None:
-        """Ends the workers. May be called twice; whatever else is called then raises RuntimeError."""
-        self._end()
+        """Ends the workers. May be called twice. Every other method then raises RuntimeError."""
+        self._close_pool()
         self._shared = {}
 
     # ------------------------------------------------------------------ inside
     def _require_open(self) -> None:
-        if self._crew.ended_by is not None:
+        if self._pool.closed_by is not None:
             raise RuntimeError(
-                f"this environment was closed by an error ({self._crew.ended_by}): make a new one to go on"
+                f"this environment was closed by an error ({self._pool.closed_by}): make a new one to go on"
             )
         if not self._shared:
             raise RuntimeError("this environment was closed: make a new one to go on")
 
-    def _order(self, name: str, arguments: Sequence[Any]) -> list[Any]:
+    def _request(self, name: str, arguments: Sequence[Any]) -> list[Any]:
         self._require_open()
-        return self._crew.order(name, arguments)
+        return self._pool.request(name, arguments)
 
     def _index(self, env_idx: Any) -> Tensor:
         return torch.arange(self.num_envs) if env_idx is None else checked_env_idx(env_idx, self.num_envs, self.device)
 
-    def _shares(self, index: Tensor) -> list[tuple[list[int], list[int]]]:
-        """For each worker the rows of ``index`` that are its own, and the environments there as the worker counts them."""
-        shares = []
-        for part in self._parts:
-            rows = torch.nonzero((index >= part.start) & (index < part.stop)).flatten()
-            shares.append((rows.tolist(), (index[rows] - part.start).tolist()))
-        return shares
+    def _split(self, index: Tensor) -> list[tuple[list[int], list[int]]]:
+        """For each worker, the positions in ``index`` of its environments, and their numbers within its shard."""
+        split = []
+        for shard in self._shards:
+            rows = torch.nonzero((index >= shard.start) & (index < shard.stop)).flatten()
+            split.append((rows.tolist(), (index[rows] - shard.start).tolist()))
+        return split
 
     def _checked_action(self, action: Any) -> Tensor:
         if not isinstance(action, np.ndarray | Tensor):
             raise TypeError(f"the action is a {type(action).__name__}: give a tensor or an array (N, A), or None")
         action = torch.as_tensor(action)
-        wanted = self._shared[ACTION].shape
-        if action.shape not in (wanted, self.action_space.shape):
-            raise ValueError(f"the action has the shape {tuple(action.shape)}: give {tuple(wanted)}")
+        shape = self._shared[ACTION_PATH].shape
+        if action.shape not in (shape, self.action_space.shape):
+            raise ValueError(f"the action has the shape {tuple(action.shape)}: give {tuple(shape)}")
         bad = torch.isnan(action).reshape(self.num_envs, -1).any(dim=1)
         if bad.any():
             raise ValueError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
-        return action.reshape(wanted)
+        return action.reshape(shape)
 
-    def _gather(self, answers: list[Answer], leader: int = 0) -> dict[str, Any]:
-        """The result of all workers. What has no rows, such as a flag for all, is that of the worker ``leader``."""
-        shared_by_all = set.intersection(*(set(answer.paths) - answer.others.keys() for answer in answers))
+    def _gather(self, replies: list[Reply], representative: int = 0) -> dict[str, Any]:
+        """Joins the results of all workers.
+
+        A leaf without one row for each environment, such as a flag for the whole batch, is taken from the worker
+        ``representative``.
+        """
+        shared_by_all = set.intersection(*(set(reply.paths) - reply.sent.keys() for reply in replies))
         leaves: dict[Path, Any] = {}
-        for path in answers[leader].paths:
+        for path in replies[representative].paths:
             if path in shared_by_all:
                 leaves[path] = self._shared[path].clone()
                 continue
-            leaf = answers[leader].others.get(path)
-            joins = path not in answers[leader].others or has_rows(leaf, self._parts[leader].count)
-            leaves[path] = self._joined(path, answers) if joins else leaf
+            sent = replies[representative].sent
+            batched = path not in sent or is_batched(sent[path], self._shards[representative].num_envs)
+            leaves[path] = self._concatenate(path, replies) if batched else sent[path]
         return unflatten(leaves)
 
-    def _joined(self, path: Path, answers: list[Answer]) -> Tensor:
+    def _concatenate(self, path: Path, replies: list[Reply]) -> Tensor:
         rows = []
-        for number, (part, answer) in enumerate(zip(self._parts, answers, strict=True)):
-            if path not in answer.paths:
+        for number, (shard, reply) in enumerate(zip(self._shards, replies, strict=True)):
+            if path not in reply.paths:
                 raise KeyError(
-                    f"{'/'.join(path)} is in the results of some workers and not in those of worker {number}"
+                    f"{'/'.join(path)} is in the results of other workers but not in those of worker {number}"
                 )
-            own = answer.others[path] if path in answer.others else self._shared[path][part.start : part.stop]
+            own = reply.sent[path] if path in reply.sent else self._shared[path][shard.start : shard.stop]
             rows.append(torch.as_tensor(own))
         return torch.cat(rows)
 
@@ -224,34 +240,38 @@ def _rows(nested: Any, rows: list[int]) -> Any:
     return map_leaves(lambda leaf: torch.as_tensor(leaf)[rows], nested)
 
 
-def _parts(env_id: str, num_envs: int, num_workers: int | None, kwargs: dict[str, Any]) -> list[Part]:
-    """The environments of each worker, as even as may be. Raises ValueError or TypeError for what cannot work."""
+def _shards(env_id: str, num_envs: int, num_workers: int, kwargs: dict[str, Any]) -> list[Shard]:
+    """Divides the environments among the workers. Raises ValueError or TypeError for arguments that cannot be used."""
     mikasa_robo.find_task(env_id)
-    num_envs = positive_int("num_envs", num_envs)
-    count = min(default_threads(), num_envs) if num_workers is None else positive_int("num_workers", num_workers)
-    if count > num_envs:
+    num_envs, num_workers = positive_int("num_envs", num_envs), positive_int("num_workers", num_workers)
+    if num_workers > num_envs:
         raise ValueError(
-            f"num_workers={count} is more than num_envs={num_envs}: each worker needs an environment; "
+            f"num_workers={num_workers} is more than num_envs={num_envs}: each worker needs an environment; "
             f"use num_workers={num_envs} or less"
         )
     backend = kwargs.get("sim_backend", "auto")
     if backend.split(":")[0] in CUDA_NAMES:
         raise ValueError(
-            f"sim_backend={backend!r}: workers share the cores of a CPU, while on a GPU one process simulates all "
-            f"environments; use mikasa_robo.make_env({env_id!r}, {num_envs}, sim_backend={backend!r})"
+            f"sim_backend={backend!r} cannot be used with num_workers={num_workers}: workers share the cores of a CPU, "
+            "and on a GPU one process simulates all environments; leave num_workers out"
         )
     backend = choose_sim_backend(backend, num_envs, cuda_available=False)
     if num_envs > 1:
-        backend = BATCHED  # for a worker with one environment too, so that all are simulated alike
+        backend = BATCHED  # also for a worker with one environment, so that all environments are simulated alike
     if kwargs.get("render_mode") == "human":
-        raise ValueError("render_mode='human' opens a window for one process: use 'rgb_array', or mikasa_robo.make_env")
+        raise ValueError(
+            f"render_mode='human' cannot be used with num_workers={num_workers}: it opens a window for one process; "
+            "use 'rgb_array', or leave num_workers out"
+        )
     threads = positive_int("sim_threads", kwargs.get("sim_threads", 1))
-    arguments = kwargs | {"sim_backend": backend, "sim_threads": threads}
-    pickled = {name: _pickled(name, value) for name, value in arguments.items()}
+    pickled = {
+        name: _pickled(name, value)
+        for name, value in {**kwargs, "sim_backend": backend, "sim_threads": threads}.items()
+    }
     row = CATALOG[env_id]
     fields = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)} | {"kwargs": dict(row.kwargs)}
-    bounds = [num_envs * i // count for i in range(count + 1)]
-    return [Part(env_id, fields, pickled, start, stop, os.getpid()) for start, stop in itertools.pairwise(bounds)]
+    bounds = [num_envs * i // num_workers for i in range(num_workers + 1)]
+    return [Shard(env_id, fields, pickled, start, stop, os.getpid()) for start, stop in itertools.pairwise(bounds)]
 
 
 def _pickled(name: str, value: Any) -> bytes:
@@ -259,5 +279,5 @@ def _pickled(name: str, value: Any) -> bytes:
         return pickle.dumps(value)
     except Exception as error:
         raise TypeError(
-            f"{name}={value!r} cannot be sent to a worker process ({error}): pickle must be able to store it"
+            f"{name}={value!r} cannot be sent to a worker process ({error}): use a value that pickle can store"
         ) from error

@@ -1,4 +1,4 @@
-"""A worker process: simulates its part of a batch and keeps its rows of the shared memory up to date."""
+"""What runs in a worker process: it simulates a shard of the batch and writes its rows of the shared memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ import torch
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 
-from .rows import Column, Path, SharedRows, flatten, has_rows
+from .nested import Path, flatten, is_batched
+from .shared_memory import SharedTensors, TensorSpec
+
+__all__ = ["ACTION_PATH", "DONE", "FAILED", "TASK_ATTRIBUTES", "Reply", "Shard", "Worker", "run_worker", "send"]
 
 DONE, FAILED = "done", "failed"
-ACTION: Path = ("action",)
-FACTS = (
+"""The two kinds of message that a worker sends: a result, or a report that an exception ended it."""
+ACTION_PATH: Path = ("action",)
+"""Where the shared memory holds the actions (N, A)."""
+TASK_ATTRIBUTES = (
     "horizon",
     "instruction",
     "single_action_space",
@@ -40,193 +45,192 @@ FACTS = (
     "reconfiguration_freq",
     "robot_uids",
 )
-"""Attributes of the task that `WorkerEnv` has too."""
-MAKING_SEED = 2022
-"""ManiSkill resets environment i with 2022 + i while it makes it; the first unseeded episodes follow from that."""
+"""Attributes of the task that `WorkerEnv` copies."""
+CONSTRUCTOR_SEED = 2022
+"""ManiSkill's constructor resets environment i with the seed 2022 + i. Unseeded first episodes follow from that."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """Environments ``start`` to ``stop - 1`` of a batch: what a worker is told when it starts."""
+class Shard:
+    """Environments ``start`` to ``stop - 1`` of a batch, and how a worker process makes them."""
 
     env_id: str
     row: Mapping[str, Any]
-    """The fields of the task's catalog row, which only the main process may know."""
+    """The fields of the task's catalog row. A task that the user registered is not known in a new process."""
     kwargs: Mapping[str, bytes]
     """Arguments of the task, each of them pickled."""
     start: int
     stop: int
     main_process: int
-    """Its process ID."""
+    """The process ID of the main process."""
 
     @property
-    def count(self) -> int:
-        """How many environments they are."""
+    def num_envs(self) -> int:
+        """How many environments the shard has."""
         return self.stop - self.start
 
     def make(self) -> Any:
-        """The environments, as a batch of their own."""
+        """The environments of the shard, as a batch of their own."""
         if self.env_id not in CATALOG:
             mikasa_robo.register_task(TaskSpec(**self.row))
         kwargs = {name: pickle.loads(value) for name, value in self.kwargs.items()}
-        return mikasa_robo.make_env(self.env_id, self.count, **kwargs)
+        return mikasa_robo.make_env(self.env_id, self.num_envs, **kwargs)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The leaves of a result: those that have a place in the shared memory are there, the others here."""
+class Reply:
+    """The result of a request: the worker wrote some leaves to the shared memory and sends the others."""
 
     paths: tuple[Path, ...]
-    others: Mapping[Path, Any]
+    """All leaves of the result, in order."""
+    sent: Mapping[Path, Any]
+    """The leaves that are not in the shared memory."""
 
 
 class Worker:
-    """The environments of a part. Its public methods are the orders that a worker knows."""
+    """The environments of one shard. Its public methods are the requests that a worker process answers."""
 
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._env = part.make()
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._env = shard.make()
         self._task = self._env.unwrapped
         self._shared: dict[Path, torch.Tensor] = {}
-        self._obs, self._info = self._env.reset(seed=[MAKING_SEED + i for i in range(part.start, part.stop)])
+        self._obs, self._info = self._env.reset(seed=[CONSTRUCTOR_SEED + i for i in range(shard.start, shard.stop)])
 
-    def introduce(self) -> dict[str, Any]:
-        """What the main process has to know about the task, and which columns its results have."""
-        task, count = self._task, self._part.count
-        flag, number = torch.zeros(count, dtype=torch.bool), torch.zeros(count)
-        result = self._seen() | {"reward": number, "terminated": flag, "truncated": flag}
-        columns = [
-            Column(path, tuple(leaf.shape[1:]), leaf.dtype)
+    def describe(self) -> dict[str, Any]:
+        """The task's attributes, its step limit and the tensors of its results, which the main process needs."""
+        task, count = self._task, self._shard.num_envs
+        flags, numbers = torch.zeros(count, dtype=torch.bool), torch.zeros(count)
+        result = self._observed() | {"reward": numbers, "terminated": flags, "truncated": flags}
+        specs = [
+            TensorSpec(path, tuple(leaf.shape[1:]), leaf.dtype)
             for path, leaf in flatten(result).items()
-            if has_rows(leaf, count) and isinstance(leaf, torch.Tensor)
+            if is_batched(leaf, count) and isinstance(leaf, torch.Tensor)
         ]
-        columns.append(Column(ACTION, task.single_action_space.shape, torch.float32))
-        return {name: getattr(task, name) for name in FACTS} | {
-            "columns": columns,
+        specs.append(TensorSpec(ACTION_PATH, task.single_action_space.shape, torch.float32))
+        return {name: getattr(task, name) for name in TASK_ATTRIBUTES} | {
+            "tensor_specs": specs,
             "max_episode_steps": self._env.get_wrapper_attr("_max_episode_steps"),
         }
 
-    def share(self, descriptor: int, num_envs: int, columns: list[Column]) -> None:
-        """Maps the shared memory of the whole batch."""
-        rows = slice(self._part.start, self._part.stop)
-        shared = SharedRows(descriptor, num_envs, columns)
+    def share_memory(self, descriptor: int, num_envs: int, specs: list[TensorSpec]) -> None:
+        """Maps the shared memory of the whole batch and keeps the rows of this shard."""
+        rows = slice(self._shard.start, self._shard.stop)
+        shared = SharedTensors(descriptor, num_envs, specs)
         self._shared = {path: tensor[rows] for path, tensor in shared.tensors.items()}
 
-    def step(self, acts: bool) -> Answer:
-        """A step with the actions in the shared memory, or without any."""
-        action = self._shared[ACTION].clone() if acts else None
+    def step(self, has_action: bool) -> Reply:
+        """Steps with the actions in the shared memory, or with ``None`` if there are none."""
+        action = self._shared[ACTION_PATH].clone() if has_action else None
         self._obs, reward, terminated, truncated, self._info = self._env.step(action)
         flags = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        return self._publish(self._seen() | flags)
+        return self._publish(self._observed() | flags)
 
-    def reset(self, order: tuple[Any, dict[str, Any]] | None) -> Answer:
-        """A reset with (seed, options); None: the reset is of other workers' environments, these are only looked at."""
-        if order is None:
-            return self.look(None)
-        seed, options = order
+    def reset(self, request: tuple[Any, dict[str, Any]] | None) -> Reply:
+        """Resets with (seed, options). None: only other shards are reset, and this one observes again."""
+        if request is None:
+            return self.observe(None)
+        seed, options = request
         self._obs, self._info = self._env.reset(seed=seed, options=options)
-        return self._publish(self._seen())
+        return self._publish(self._observed())
 
-    def look(self, order: None) -> Answer:
-        """The present observation and info."""
+    def observe(self, _: None) -> Reply:
+        """The current observation and info."""
         self._info = self._task.get_info()
         self._obs = self._task.get_obs(self._info)
-        return self._publish(self._seen())
+        return self._publish(self._observed())
 
-    def get_state_dict(self, order: None) -> Any:
-        """The state of these environments."""
+    def get_state_dict(self, _: None) -> Any:
+        """The state of the shard's environments."""
         return self._task.get_state_dict()
 
-    def set_state_dict(self, order: tuple[Any, list[int] | None]) -> Answer:
+    def set_state_dict(self, request: tuple[Any, list[int] | None]) -> Reply:
         """Restores (state, env_idx)."""
-        state, env_idx = order
+        state, env_idx = request
         if env_idx is None:
             self._task.set_state_dict(state)
         elif env_idx:
             self._task.set_state_dict(state, torch.tensor(env_idx))
         return self._publish({"elapsed_steps": self._task.elapsed_steps})
 
-    def render(self, order: None) -> torch.Tensor:
-        """(n, H, W, 3) uint8."""
+    def render(self, _: None) -> torch.Tensor:
+        """Images of the shard's environments, (n, H, W, 3) uint8."""
         return torch.as_tensor(self._env.render()).cpu()
 
     def close(self) -> None:
         """Closes the environments."""
         self._env.close()
 
-    def _seen(self) -> dict[str, Any]:
+    def _observed(self) -> dict[str, Any]:
         return {"obs": self._obs, "info": self._info, "elapsed_steps": self._task.elapsed_steps}
 
-    def _publish(self, result: dict[str, Any]) -> Answer:
+    def _publish(self, result: dict[str, Any]) -> Reply:
         leaves = flatten(result)
-        others = {}
+        sent = {}
         for path, leaf in leaves.items():
-            place = self._shared.get(path)
-            if (
-                place is not None
-                and isinstance(leaf, torch.Tensor)
-                and (leaf.shape, leaf.dtype)
-                == (
-                    place.shape,
-                    place.dtype,
-                )
-            ):
-                place.copy_(leaf)
+            shared = self._shared.get(path)
+            if not isinstance(leaf, torch.Tensor):
+                sent[path] = leaf
+            elif shared is not None and leaf.shape == shared.shape and leaf.dtype == shared.dtype:
+                shared.copy_(leaf)
             else:
-                others[path] = leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
-        return Answer(tuple(leaves), others)
+                sent[path] = leaf.cpu()
+        return Reply(tuple(leaves), sent)
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Sends what ``connection.recv`` receives. Its own ``send`` would put every tensor into a shared memory of its own."""
+    """Sends what ``connection.recv`` receives.
+
+    ``connection.send`` would move every tensor into a shared memory of its own, which is slower for small ones.
+    """
     connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 
-def run(connection: Connection, part: Part) -> None:
-    """The life of a worker: it follows orders until it is told to close or its main process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the main process decides
+def run_worker(connection: Connection, shard: Shard) -> None:
+    """The main function of a worker process. It ends on a close request or when the main process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the main one decides
     faulthandler.enable(recv_handle(connection))
-    threading.Thread(target=_end_with, args=(part.main_process,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(shard.main_process,), daemon=True).start()
     torch.set_num_threads(1)
     exit_code = 0
     try:
-        _follow(connection, part)
+        _serve(connection, shard)
     except (EOFError, ConnectionError):
-        pass  # nobody is left to work for
+        pass  # the main process has ended
     except BaseException as error:
         exit_code = 1
-        send(connection, (FAILED, (traceback.format_exc(), _portable(error))))
+        send(connection, (FAILED, (traceback.format_exc(), _picklable(error))))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # to take the interpreter and its libraries down in order takes a second
+    os._exit(exit_code)  # a regular exit takes a second, to unload the libraries
 
 
-def _follow(connection: Connection, part: Part) -> None:
-    worker = Worker(part)
-    send(connection, (DONE, worker.introduce()))
-    _, (num_envs, columns) = connection.recv()
-    worker.share(recv_handle(connection), num_envs, columns)
+def _serve(connection: Connection, shard: Shard) -> None:
+    worker = Worker(shard)
+    send(connection, (DONE, worker.describe()))
+    _, (num_envs, specs) = connection.recv()
+    worker.share_memory(recv_handle(connection), num_envs, specs)
     while True:
-        order, argument = connection.recv()
-        if order == "close":
+        name, argument = connection.recv()
+        if name == "close":
             worker.close()
             return
-        method: Callable[[Any], Any] = getattr(worker, order)
+        method: Callable[[Any], Any] = getattr(worker, name)
         send(connection, (DONE, method(argument)))
 
 
-def _end_with(main_process: int) -> None:
-    """Ends this process when the main one is gone, even in the middle of an order.
+def _exit_with(main_process: int) -> None:
+    """Ends this process when the main process has ended, even while a request is being answered.
 
-    The end of the pipe would tell, unless a fork of the main process still holds it.
+    The closed pipe does not tell it as long as a fork of the main process holds the other end.
     """
     while os.getppid() == main_process:
         time.sleep(1.0)
     os._exit(1)
 
 
-def _portable(error: BaseException) -> BaseException | None:
-    """``error`` if the main process can be sent it, else None."""
+def _picklable(error: BaseException) -> BaseException | None:
+    """``error`` if it can be sent to the main process, else None."""
     try:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:

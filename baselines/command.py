@@ -1,0 +1,149 @@
+"""The command line ``mikasa train``: from words to arguments, environments and a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import functools
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
+
+from . import training
+from .arguments import ArgumentError, CommonArgs, read_env_kwargs
+from .checkpoints import CheckpointError
+from .distributed import DistContext, join_processes
+from .environments import (
+    EnvFactory,
+    check_env_id,
+    check_workers,
+    choose_obs_mode,
+    is_robot_task,
+    make_gymnasium_env,
+    make_training_env,
+)
+from .loggers import configure_logging, require_free
+from .presets import choose_preset
+from .registry import NETWORKS, RegistryError, use_algorithm, use_network
+
+__all__ = ["env_factory", "main", "parse_args"]
+
+log = logging.getLogger(__name__)
+
+Args = TypeVar("Args", bound=CommonArgs)
+
+
+def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
+    """``mikasa train ALGORITHM ...``; returns the exit status.
+
+    Args:
+        algorithm: a registered name, or ``module:NAME`` for a module that registers it.
+        argv: the words after it; by default those of this process.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    configure_logging()
+    try:
+        spec = use_algorithm(algorithm)
+        with join_processes() as dist:
+            args = parse_args(spec.load().args_type, argv, f"mikasa train {algorithm}")
+            args.check()
+            if args.resume is None and dist.is_main:
+                require_free(args.default_run_dir())
+            check_env_id(args.env_id, args.env_module)
+            training.train(args, env_factory(args, dist), ["mikasa", "train", algorithm, *argv], dist)
+    except (ArgumentError, CheckpointError, EnvIdError, RegistryError, FileExistsError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"{error}; make room, then continue with --resume", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the run folder keeps what was written so far", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args:
+    """The arguments of a command line, with the values of a preset or of the run to continue as defaults.
+
+    Imports the modules that the words name in ``module:ID`` and ``module:NAME``, and no others.
+
+    Raises:
+        ArgumentError: there is no such preset, network or environment, or an option differs from the run to continue.
+        EnvIdError, RegistryError: a name is malformed or unknown.
+        CheckpointError: there is no run to continue.
+    """
+    args = _with_modules(tyro.cli(args_type, args=argv, prog=program))
+    if args.resume is not None:
+        return _resumed_args(args, argv, program)
+    preset = choose_preset(args.preset, args.env_id, args.obs, args.algorithm)
+    known = {field.name for field in dataclasses.fields(args_type)}
+    default = args_type(**{name: value for name, value in preset.items() if name in known})
+    return _with_modules(tyro.cli(args_type, args=argv, prog=program, default=default))
+
+
+def _with_modules(args: Args) -> Args:
+    """``args`` with bare names of environment and network, and the modules that register them, which are imported."""
+    module, _ = split_env_id(args.env_id)
+    changes: dict[str, Any] = {"env_id": import_env_id(args.env_id)}
+    if module is not None:
+        changes["env_module"] = module
+    if args.network_module is not None and args.network_name not in NETWORKS and ":" not in args.network_name:
+        raise ArgumentError(
+            f"the network {args.network_name!r} is in the module {args.network_module}, which is imported only if you name "
+            f"it; add --network {args.network_module}:{args.network_name}"
+        )
+    network = use_network(args.network_name)
+    changes |= {"network": args.network and network.name, "network_module": network.module}
+    changes["algorithm_module"] = use_algorithm(args.algorithm).module
+    return dataclasses.replace(args, **changes)
+
+
+def _resumed_args(args: Args, argv: Sequence[str], program: str) -> Args:
+    """The arguments of the run in ``args.resume``; refuses options that differ from them."""
+    assert args.resume is not None
+    saved = type(args).from_dict(training.saved_run(args.resume, args.algorithm)["args"])
+    asked = _with_modules(tyro.cli(type(args), args=argv, prog=program, default=saved))
+    for field in dataclasses.fields(args):
+        was, now = getattr(saved, field.name), getattr(asked, field.name)
+        if was != now and field.name != "resume":
+            option = f"--{field.name.replace('_', '-')}"
+            raise ArgumentError(
+                f"{option} {now} differs from {was}, with which {args.resume} was started; leave it out"
+            )
+    return asked
+
+
+def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory:
+    """What makes the environments of a run.
+
+    Raises:
+        ArgumentError: an option does not apply to this kind of environment.
+    """
+    env_kwargs = read_env_kwargs(args.env_kwargs)
+    if args.num_workers is not None:
+        check_workers(args.env_id, args.num_workers, args.sim_backend)
+    if is_robot_task(args.env_id):
+        return functools.partial(
+            make_training_env,
+            env_id=args.env_id,
+            reward_mode=args.reward_mode,
+            control_mode=args.control_mode,
+            sim_backend=args.sim_backend,
+            obs_mode=choose_obs_mode(args),
+            env_kwargs=env_kwargs,
+            gpu=None if dist is None else dist.gpu,
+            num_workers=args.num_workers,
+        )
+    if args.obs is not None:
+        raise ArgumentError(
+            f"--obs {args.obs} is for robot tasks; {args.env_id} has only one kind of observation: leave it out"
+        )
+    return functools.partial(make_gymnasium_env, env_id=args.env_id, env_kwargs=env_kwargs)

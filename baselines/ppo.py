@@ -1,0 +1,187 @@
+"""What `ppo_mlp` and `ppo_lstm` share: arguments, minibatches, the clipped loss and the gradient step.
+
+PPO is Schulman et al., 2017, arXiv 1707.06347.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .arguments import CommonArgs, require
+from .distributed import DistContext
+from .networks import NetworkPolicy, make_network
+from .protocol import Network, Setup
+
+__all__ = ["PPO", "PPOArgs", "approximate_kl", "clipped_loss", "gradient_step", "minibatches", "summarize"]
+
+
+@dataclass
+class PPOArgs(CommonArgs):
+    """The arguments of PPO."""
+
+    num_minibatches: int = 8
+    """Minibatches in an epoch; must divide num_envs x num_steps."""
+    update_epochs: int = 8
+    """Passes over a rollout in one update."""
+    gamma: float = 0.9
+    """Discount. The shaped reward needs no long view: 0.9 looks about 10 steps ahead."""
+    gae_lambda: float = 0.9
+    """Trace decay of the advantage estimate."""
+    clip_range: float = 0.2
+    """Range around 1 beyond which the probability ratio has no gradient."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Maximum norm of the gradient; larger gradients are scaled down to it."""
+    target_kl: float = 0.1
+    """An update stops early once the policy has moved this far (approximate KL divergence); 0 turns this off."""
+    normalize_advantages: bool = True
+    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
+    final_log_std: float | None = None
+    """Upper bound of the logarithm of the standard deviation at the end of the run; the bound decreases linearly from
+    init_log_std. By default there is no bound. For tasks in which the robot must come to rest, which strong exploration
+    noise prevents."""
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "update_epochs", lambda value: value >= 1, "use at least 1")
+        require(self, "entropy_coef value_coef target_kl", lambda value: value >= 0, "use at least 0")
+        require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
+        require(self, "clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
+        if self.final_log_std is not None:
+            require(self, "final_log_std", lambda value: value <= self.init_log_std, "use at most --init-log-std")
+
+    def check_batch(self) -> None:
+        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
+        require(self, "num_minibatches", lambda value: value >= 1, "use at least 1")
+        self.check_minibatches()
+        super().check_batch()
+
+    def check_minibatches(self) -> None:
+        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
+        raise NotImplementedError
+
+
+class PPO:
+    """Base class of the two algorithms: the network, Adam, and what changes during the run."""
+
+    recurrent: ClassVar[bool]
+    """Which kind of network it trains."""
+
+    def __init__(self, args: PPOArgs, setup: Setup) -> None:
+        self.args: Any = args
+        self.generator, self.dist = setup.generator, setup.dist
+        self.network: Any = make_network(args, setup, self.recurrent)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=args.learning_rate, eps=1e-5
+        )
+
+    @staticmethod
+    def make_policy(network: Network) -> NetworkPolicy:
+        """The network by its most likely actions."""
+        return NetworkPolicy(network)
+
+    def eval_policy(self) -> NetworkPolicy:
+        """The present policy, for an evaluation."""
+        return self.make_policy(self.network)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the optimizer."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        # A copy, because the optimizer keeps using the tensors that it is given.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+
+    def schedule(self, progress: float) -> None:
+        """Set the learning rate and the bound of exploration for the next rollout and update."""
+        args = self.args
+        if args.final_log_std is not None:
+            self.network.limit_log_std((1 - progress) * args.init_log_std + progress * args.final_log_std)
+        if args.anneal_lr:
+            self.optimizer.param_groups[0]["lr"] = args.learning_rate * (1.0 - progress)
+
+
+def minibatches(count: int, args: PPOArgs, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+    """All minibatches of an update: each epoch divides the numbers 0 to ``count`` - 1 in a new random order."""
+    for _ in range(args.update_epochs):
+        yield from torch.randperm(count, generator=generator, device=device).chunk(args.num_minibatches)
+
+
+def approximate_kl(log_ratio: Tensor, count: int, dist: DistContext) -> Tensor:
+    """How far the policy has moved, from the logarithms of probability ratios; Schulman's low-variance estimate."""
+    with torch.no_grad():
+        return dist.sum((log_ratio.exp() - 1.0 - log_ratio).sum()) / count
+
+
+def clipped_loss(
+    log_ratio: Tensor, advantages: Tensor, count: int, args: PPOArgs, dist: DistContext
+) -> tuple[Tensor, Tensor]:
+    """The clipped policy loss () of a minibatch, and the fraction () of ratios that left the clip range.
+
+    Args:
+        log_ratio: logarithms of the ratios of new to old probability, with gradients; any shape.
+        advantages: of the same shape.
+        count: transitions of the minibatch, summed over all processes; these tensors hold this process's.
+    """
+    ratio = log_ratio.exp()
+    advantages = dist.standardize(advantages) if args.normalize_advantages else advantages
+    bounded = ratio.clamp(1.0 - args.clip_range, 1.0 + args.clip_range)
+    loss = -torch.minimum(ratio * advantages, bounded * advantages).sum() / count
+    return loss, ((ratio - 1.0).abs() > args.clip_range).sum() / count
+
+
+def gradient_step(
+    network: Any, optimizer: torch.optim.Optimizer, loss: Tensor, args: PPOArgs, dist: DistContext
+) -> None:
+    """One step of the optimizer on ``loss``, with a gradient of bounded norm."""
+    optimizer.zero_grad()
+    if loss.requires_grad:  # False where a process has no share in the minibatch
+        loss.backward()
+    dist.sum_gradients(network.parameters())
+    nn.utils.clip_grad_norm_(network.parameters(), args.max_grad_norm)
+    optimizer.step()
+
+
+def summarize(
+    losses: list[Tensor],
+    kls: list[Tensor],
+    values: Tensor,
+    returns: Tensor,
+    network: Any,
+    optimizer: torch.optim.Optimizer,
+    dist: DistContext,
+) -> dict[str, float]:
+    """The figures of an update for the log.
+
+    Args:
+        losses: for each minibatch policy loss, value loss, entropy and fraction of clipped ratios (4,).
+        kls: for each minibatch the approximate KL divergence ().
+
+    Raises:
+        FloatingPointError: a figure is not finite.
+    """
+    # The ratio of the first minibatch is 1, so there is at least one minibatch.
+    *sums, clipped = dist.sum(torch.stack(losses)).unbind(dim=1)
+    figures = torch.stack([*sums, torch.stack(kls), clipped], dim=1)
+    if not figures.isfinite().all():
+        raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards")
+    names = ("loss/policy", "loss/value", "loss/entropy", "loss/approx_kl", "loss/clip_fraction")
+    row = dict(zip(names, figures.mean(dim=0).tolist(), strict=True))
+    row["loss/explained_variance"] = float(1.0 - (returns - values).var() / returns.var().clamp_min(1e-12))
+    row["loss/gradient_steps"] = float(len(losses))
+    log_std = getattr(network, "log_std", None)
+    if log_std is not None:
+        row["loss/action_std"] = float(log_std.detach().exp().mean())
+    row["learning_rate"] = optimizer.param_groups[0]["lr"]
+    return row

@@ -1,0 +1,174 @@
+"""The algorithms and networks by name. A new one is a file and a row, here or in a module of your own.
+
+    from mikasa_robo.baselines.registry import register_algorithm
+
+    register_algorithm("my-algo", "my_module:MyAlgorithm", "One line for `mikasa train --help`.")
+
+After that, ``mikasa train my_module:my-algo`` imports ``my_module`` and trains. What a class has to offer is described in
+`protocol`. Checkpoints hold names only, and nothing is ever imported because a checkpoint says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mikasa_robo.env_ids import import_named_module
+
+if TYPE_CHECKING:
+    from .protocol import Algorithm, Network
+
+__all__ = [
+    "ALGORITHMS",
+    "NETWORKS",
+    "AlgorithmSpec",
+    "NetworkSpec",
+    "RegistryError",
+    "get_algorithm",
+    "get_network",
+    "register_algorithm",
+    "register_network",
+    "use_algorithm",
+    "use_network",
+]
+
+
+class RegistryError(ValueError):
+    """A name is not registered, or is taken by something else; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class _Spec:
+    name: str
+    target: str
+    help: str
+
+    @property
+    def module(self) -> str | None:
+        """The module that has to be imported for the name to be known; None for those of this package."""
+        module = self.target.partition(":")[0]
+        return None if module.startswith("mikasa_robo.") else module
+
+    def _load(self) -> type:
+        module, _, attribute = self.target.partition(":")
+        found: type = getattr(importlib.import_module(module), attribute)
+        return found
+
+
+class AlgorithmSpec(_Spec):
+    """An algorithm.
+
+    Args:
+        name: as in ``mikasa train NAME``.
+        target: ``"module:Class"``, imported when the algorithm is used. The class implements `protocol.Algorithm`.
+        help: one line for the help.
+    """
+
+    def load(self) -> type[Algorithm]:
+        """The class."""
+        return self._load()
+
+
+class NetworkSpec(_Spec):
+    """A network.
+
+    Args:
+        name: as in ``--network NAME``.
+        target: ``"module:Class"``, imported when the network is used. The class implements `protocol.Network`.
+        help: one line for the help.
+    """
+
+    def load(self) -> type[Network]:
+        """The class."""
+        return self._load()
+
+
+_HOME = "mikasa_robo.baselines"
+
+ALGORITHMS: dict[str, AlgorithmSpec] = {
+    row.name: row
+    for row in (
+        AlgorithmSpec("ppo-mlp", f"{_HOME}.ppo_mlp:PPOMLP", "PPO with a network without memory."),
+        AlgorithmSpec("ppo-lstm", f"{_HOME}.ppo_lstm:PPOLSTM", "PPO with a recurrent network."),
+    )
+}
+"""Algorithms by name."""
+
+NETWORKS: dict[str, NetworkSpec] = {
+    row.name: row
+    for row in (
+        NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
+        NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
+    )
+}
+"""Networks by name."""
+
+
+def register_algorithm(name: str, target: str, help: str = "") -> None:
+    """Register an algorithm; see `AlgorithmSpec`. Registering the same again changes nothing.
+
+    Raises:
+        RegistryError: the name is taken, or ``target`` is not ``"module:Class"``.
+    """
+    spec = AlgorithmSpec(name, target, help)
+    _check(spec, ALGORITHMS.get(name))
+    ALGORITHMS[name] = spec
+
+
+def register_network(name: str, target: str, help: str = "") -> None:
+    """Register a network; see `NetworkSpec`. Registering the same again changes nothing.
+
+    Raises:
+        RegistryError: the name is taken, or ``target`` is not ``"module:Class"``.
+    """
+    spec = NetworkSpec(name, target, help)
+    _check(spec, NETWORKS.get(name))
+    NETWORKS[name] = spec
+
+
+def _check(spec: _Spec, known: _Spec | None) -> None:
+    if ":" in spec.name or not spec.name:
+        raise RegistryError(f"{spec.name!r} is not a name; use letters, digits and hyphens")
+    if spec.target.count(":") != 1:
+        raise RegistryError(f"{spec.name!r}: target {spec.target!r} is not 'module:Class'")
+    if known is not None and known.target != spec.target:
+        raise RegistryError(f"{spec.name!r} is taken by {known.target}; choose another name")
+
+
+def get_algorithm(name: str) -> AlgorithmSpec:
+    """The algorithm of that name. Raises RegistryError where none is registered."""
+    if name not in ALGORITHMS:
+        raise RegistryError(_unknown("algorithm", name, ALGORITHMS))
+    return ALGORITHMS[name]
+
+
+def get_network(name: str) -> NetworkSpec:
+    """The network of that name. Raises RegistryError where none is registered."""
+    if name not in NETWORKS:
+        raise RegistryError(_unknown("network", name, NETWORKS))
+    return NETWORKS[name]
+
+
+def _unknown(kind: str, name: str, known: dict[str, AlgorithmSpec] | dict[str, NetworkSpec]) -> str:
+    return f"there is no {kind} {name!r}; use one of {', '.join(known)}, or module:NAME, which imports the module"
+
+
+def use_algorithm(name: str) -> AlgorithmSpec:
+    """`get_algorithm` of a name that the user gave, ``"NAME"`` or ``"module:NAME"``; imports the module.
+
+    Raises:
+        RegistryError: none is registered, even after the import.
+        EnvIdError: the module does not exist, or ``name`` is malformed.
+    """
+    return get_algorithm(import_named_module(name, "an algorithm"))
+
+
+def use_network(name: str) -> NetworkSpec:
+    """`get_network` of a name that the user gave, ``"NAME"`` or ``"module:NAME"``; imports the module.
+
+    Raises:
+        RegistryError: none is registered, even after the import.
+        EnvIdError: the module does not exist, or ``name`` is malformed.
+    """
+    return get_network(import_named_module(name, "a network"))

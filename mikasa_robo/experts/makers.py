@@ -1,0 +1,39 @@
+"""Scripted policies by their names on the command line. Importing this loads neither torch nor the simulator."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from .evaluation import PolicyMaker
+
+__all__ = ["POLICY_NAMES", "PolicyName", "policy_maker"]
+
+PolicyName = Literal[
+    "expert", "window", "memoryless", "exhaustive", "posture", "random", "forgetful", "sweeper", "embodied"
+]
+POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
+EARLIER_NAMES = {"forgetful": "window", "sweeper": "exhaustive", "embodied": "posture"}
+"""Names of earlier versions, which published commands use: old to new."""
+
+
+def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
+    """Return the function that makes the policy ``name`` for a skill.
+
+    Args:
+        name: one of `POLICY_NAMES`.
+        k: how many earlier views "window" remembers.
+    """
+    from .policies import ExhaustiveSearch, Expert, PostureMemory, Random, WindowMemory
+
+    makers: dict[str, Any] = {
+        "expert": Expert,
+        "window": functools.partial(WindowMemory, k=k),
+        "memoryless": functools.partial(WindowMemory, k=0),
+        "exhaustive": ExhaustiveSearch,
+        "posture": PostureMemory,
+        "random": Random,
+    }
+    maker: PolicyMaker = makers[EARLIER_NAMES.get(name, name)]
+    return maker

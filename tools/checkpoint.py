@@ -1,0 +1,97 @@
+"""Checkpoints of policies, as the commands that play them read them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from mikasa_robo.baselines.arguments import CommonArgs
+from mikasa_robo.baselines.checkpoints import algorithm_of, load_network, read_policy
+from mikasa_robo.baselines.protocol import Policy
+from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_network
+from mikasa_robo.env_ids import EnvIdError
+
+from .env_ids import OptionError, resolve_env_id
+
+__all__ = ["Checkpoint", "import_foreign", "make_policy", "read_checkpoint", "resolve_checkpoint_env_id"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint says about its policy."""
+
+    path: Path
+    sha256: str
+    algorithm: str
+    env_id: str
+    env_module: str | None  # what registers the environment, where that was named when it was trained
+    step: int
+    args: CommonArgs
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read what a checkpoint says about its policy. No code in it, and none that it names, is run.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: it is no checkpoint of a known algorithm.
+    """
+    payload = read_policy(path)
+    args = algorithm_of(payload, path).load().args_type.from_dict(payload["args"])
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Checkpoint(path, digest, args.algorithm, payload["env_id"], payload["env_module"], payload["step"], args)
+
+
+def make_policy(checkpoint: Checkpoint, network: Any = None, device: torch.device | str = "cpu") -> Policy:
+    """The policy of a checkpoint, with its network (None: from the file, on ``device``)."""
+    network = load_network(checkpoint.path, device) if network is None else network
+    return get_algorithm(checkpoint.algorithm).load().make_policy(network)
+
+
+def import_foreign(algorithm: str | None, network: str | None) -> None:
+    """Import the modules that ``--algorithm`` and ``--network`` name as module:NAME, None for those not given.
+
+    Raises:
+        OptionError: a name is malformed or not registered, or there is no such module.
+    """
+    option = "--algorithm"
+    try:
+        if algorithm is not None:
+            use_algorithm(algorithm)
+        option = "--network"
+        if network is not None:
+            use_network(network)
+    except (EnvIdError, RegistryError) as error:
+        raise OptionError(f"{option}: {error}") from error
+
+
+def resolve_checkpoint_env_id(checkpoint: Checkpoint, asked: str | None) -> str:
+    """Return the ID of the environment that a checkpoint was trained on, once it is registered.
+
+    A module is imported only where the user names it: a checkpoint may come from anybody.
+
+    Args:
+        checkpoint: the checkpoint.
+        asked: ``--env-id`` as the user gave it, None if not.
+
+    Raises:
+        OptionError: ``asked`` is another environment, or none was asked for and the checkpoint's is not registered.
+    """
+    if asked is not None:
+        name = resolve_env_id(asked)
+        if name != checkpoint.env_id:
+            raise OptionError(
+                f"--env-id {asked}: {checkpoint.path} was trained on {checkpoint.env_id}; name that one, or leave it out"
+            )
+        return name
+    if checkpoint.env_module is not None and checkpoint.env_id not in gym.registry:
+        raise OptionError(
+            f"{checkpoint.path} was trained on {checkpoint.env_id} of the module {checkpoint.env_module}, which is not "
+            f"imported unless you name it: add --env-id {checkpoint.env_module}:{checkpoint.env_id}"
+        )
+    return resolve_env_id(checkpoint.env_id, f"{checkpoint.path}: the task")

@@ -1,0 +1,37 @@
+"""The environment IDs that commands take: ``ID``, or ``module:ID`` for a task of the user's own."""
+
+from __future__ import annotations
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.env_ids import EnvIdError, import_env_id
+
+__all__ = ["OptionError", "resolve_env_id"]
+
+
+class OptionError(ValueError):
+    """An option of a command cannot be used; the message names the option, its value and the fix."""
+
+
+def resolve_env_id(env_id: str, option: str = "--env-id") -> str:
+    """Import the module that ``env_id`` names, if it names one, and return the bare ID.
+
+    Args:
+        env_id: ``ID`` or ``module:ID``, as the user gave it.
+        option: where the user gave it, for the error.
+
+    Raises:
+        OptionError: the ID is malformed, its module does not exist, or no such environment is registered.
+    """
+    try:
+        name = import_env_id(env_id)
+    except EnvIdError as error:
+        raise OptionError(f"{option} {error}") from error
+    if name not in CATALOG:
+        from mikasa_robo.baselines.arguments import ArgumentError
+        from mikasa_robo.baselines.environments import check_env_id
+
+        try:
+            check_env_id(name)
+        except ArgumentError as error:
+            raise OptionError(str(error).replace("--env-id", option, 1)) from error
+    return name

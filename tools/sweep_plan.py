@@ -1,0 +1,202 @@
+"""The file of a sweep: what to train. `sweep` runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mikasa_robo.baselines.registry import ALGORITHMS, get_algorithm
+from mikasa_robo.env_ids import split_env_id
+
+from .env_ids import OptionError, resolve_env_id
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Plan", "PlannedRun", "SweepError", "read_plan"]
+
+RESERVED = ("env_id", "seed", "run_dir", "resume")
+"""Options of the trainers that a sweep sets itself."""
+
+
+class SweepError(ValueError):
+    """A sweep's file cannot be used; the message names the key and the fix."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training run of a sweep."""
+
+    env_id: str  # as the file has it: ID or module:ID
+    algorithm: str
+    seed: int
+    options: Mapping[str, Any]
+    cpus: float = 1
+
+    @property
+    def name(self) -> str:
+        """Name of its folder and of its log, with the ID without its module."""
+        return f"{self.task}__{self.algorithm}__{self.seed}"
+
+    @property
+    def task(self) -> str:
+        """The bare ID."""
+        return split_env_id(self.env_id)[1]
+
+    def arguments(self, run_dir: Path) -> list[str]:
+        """The words after `mikasa train <algorithm>` that start it in ``run_dir``."""
+        fixed = {"env_id": self.env_id, "seed": self.seed, "run_dir": run_dir}
+        return [word for name, value in {**fixed, **self.options}.items() for word in _words(name, value)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the file of a sweep says."""
+
+    out: Path
+    runs: tuple[PlannedRun, ...]
+    retries: int = 2
+
+
+def _words(name: str, value: Any) -> list[str]:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
+
+
+def read_plan(path: Path) -> Plan:
+    """Read and check the file of a sweep.
+
+    Raises:
+        SweepError: the file is not TOML, or a key or value in it cannot be used.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SweepError(f"{path} is not a TOML file: {error}") from error
+    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options")
+    _refuse_unknown(content, known, "")
+    for key in known[:4]:
+        if key not in content:
+            raise SweepError(f"{key} is missing; add {_EXAMPLES[key]}")
+    if not isinstance(content["out"], str) or not content["out"]:
+        raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {_EXAMPLES['out']}")
+    tasks, algorithms, seeds = (
+        _list(content, key, kind) for key, kind in (("tasks", str), ("algorithms", str), ("seeds", int))
+    )
+    if min(seeds) < 0:
+        raise SweepError(f"seeds: {min(seeds)} is negative; use numbers of at least 0")
+    cpus, retries, options = content.get("cpus_per_run", 1), content.get("retries", 2), content.get("options", {})
+    if not isinstance(cpus, int | float) or isinstance(cpus, bool) or not cpus > 0:
+        raise SweepError(f"cpus_per_run = {cpus!r} is not a number above 0; write cpus_per_run = 1")
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+        raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
+    if not isinstance(options, dict):
+        raise SweepError(f"options = {options!r} is not a table; write [options.{algorithms[0]}] above the options")
+    for algorithm in algorithms:
+        if algorithm not in ALGORITHMS:
+            raise SweepError(f"algorithms: there is no {algorithm!r}; use {', '.join(ALGORITHMS)}")
+    _refuse_unknown(options, algorithms, "options.")
+    _check_tasks(tasks)
+    for algorithm in algorithms:
+        _check_options(algorithm, options.get(algorithm, {}), tasks)
+    runs = tuple(
+        PlannedRun(task, algorithm, seed, options.get(algorithm, {}), cpus)
+        for task in tasks
+        for algorithm in algorithms
+        for seed in seeds
+    )
+    return Plan(Path(content["out"]), runs, retries)
+
+
+_EXAMPLES = {
+    "out": 'out = "runs/colors"',
+    "tasks": 'tasks = ["RememberColor3-v0"]',
+    "algorithms": 'algorithms = ["ppo-mlp"]',
+    "seeds": "seeds = [1, 2, 3]",
+}
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"use one of {', '.join(prefix + k for k in known)}"
+            raise SweepError(f"{prefix}{key} is not known here; {hint}")
+
+
+def _list(content: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    values = content[key]
+    if not isinstance(values, list) or not values:
+        raise SweepError(f"{key} = {values!r} is not a list, or is empty; write {_EXAMPLES[key]}")
+    for value in values:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise SweepError(
+                f"{key}: {value!r} is not {'a name' if kind is str else 'a number'}; write {_EXAMPLES[key]}"
+            )
+        if values.count(value) > 1:
+            raise SweepError(f"{key}: {value!r} is there twice; remove one")
+    return values
+
+
+def _check_tasks(tasks: Sequence[str]) -> None:
+    by_name: dict[str, str] = {}
+    for task in tasks:
+        try:
+            name = resolve_env_id(task, "tasks:")
+        except OptionError as error:
+            raise SweepError(str(error)) from error
+        twin = by_name.setdefault(name, task)
+        if twin != task:  # their runs would have the same folders
+            raise SweepError(f"tasks: {twin!r} and {task!r} are both {name}; remove one")
+
+
+def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
+    """Let the algorithm read its own options, for every task."""
+    from mikasa_robo.baselines.arguments import ArgumentError
+    from mikasa_robo.baselines.command import parse_args
+
+    if not isinstance(options, dict):
+        raise SweepError(
+            f"options.{algorithm} = {options!r} is not a table; write [options.{algorithm}] above the options"
+        )
+    args_type = get_algorithm(algorithm).load().args_type
+    for name in RESERVED:
+        if name in options:
+            raise SweepError(f"options.{algorithm}.{name} is set by the sweep itself; remove it")
+    fields = [field.name for field in dataclasses.fields(args_type) if field.name not in RESERVED]
+    _refuse_unknown(options, fields, f"options.{algorithm}.")
+    for task in tasks:
+        run = PlannedRun(task, algorithm, 0, options)
+        # A folder that cannot exist: whether the run's own folder is free is checked elsewhere.
+        words = run.arguments(Path(os.devnull) / "run")
+        refusal = open(os.devnull, "w")  # noqa: SIM115
+        with refusal, contextlib.redirect_stdout(refusal), contextlib.redirect_stderr(refusal):
+            try:
+                args = parse_args(args_type, words, "")
+            except SystemExit:
+                args = None
+            except ArgumentError as error:
+                raise SweepError(f"options.{algorithm}: {error}") from error
+        if args is None:
+            raise SweepError(
+                f"options.{algorithm}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
+                f"`mikasa train {algorithm} --help` describes the options"
+            )
+        try:
+            args.check()
+        except ArgumentError as error:
+            raise SweepError(f"options.{algorithm}: {error}") from error
