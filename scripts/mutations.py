@@ -61,8 +61,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "touch-threshold-zero",
         "mikasa_robo/core/touch_sensor.py",
         "FORCE_THRESHOLD = 0.05",
-        "FORCE_THRESHOLD = -1.0",
-        ("tests/test_tasks.py::test_before_the_response_only_being_still_pays[RememberColor3-v0]",),
+        "FORCE_THRESHOLD = 0.0",
+        ("tests/test_remember_color.py::test_a_touch_is_a_contact_force_above_a_twentieth_newton",),
     ),
     Mutation(
         "touch-counts-at-once",
