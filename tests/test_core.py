@@ -264,6 +264,14 @@ def test_touches_count_in_the_response_only() -> None:
     assert hold([[1]] * 4, active=[True, False, True, True]) == [[3]]
 
 
+def test_touches_count_by_the_clock_of_each_environment() -> None:
+    held, touching = torch.zeros(3, 2, dtype=torch.int64), torch.ones(3, 2, dtype=torch.bool)
+    for _ in range(HOLD_STEPS):
+        held, new = hold_touches(held, touching, torch.tensor([True, False, True]))
+    assert new.all(dim=1).tolist() == [True, False, True]
+    assert held[1].tolist() == [0, 0]
+
+
 def record(
     new: list[int], counted: list[int], wanted: list[int], rank: list[int] | None = None
 ) -> tuple[set[int], bool]:
