@@ -20,22 +20,25 @@ def compute_gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages and value targets of a rollout of S steps in N environments.
 
-    Row ``t`` describes the transition from observation ``t`` to the one that followed it. Where an episode ended there,
-    row ``t + 1`` already belongs to the next episode, so nothing may leak across that edge.
+    Row ``t`` describes the transition from observation ``t`` to the next one. Where an episode ended in it, row ``t + 1``
+    belongs to the next episode, and nothing may leak from there.
 
     Args:
         rewards: (S, N) reward of step t.
         values: (S, N) V(observation t).
-        last_value: (N,) V(observation S), the one the rollout stopped at.
-        final_values: (S, N) V(last observation of the episode that was cut at step t); read only where truncated.
-        terminated: (S, N) bool, the episode came to a true end: nothing follows, the bootstrap is 0.
-        truncated: (S, N) bool, the clock cut the episode: it would have gone on, the bootstrap is ``final_values``.
-            Where both are set, the end was a true one.
+        last_value: (N,) V(observation S), with which the rollout ended.
+        final_values: (S, N) V(last observation of the episode that was truncated at step t); read only where truncated.
+        terminated: (S, N) bool, the episode ended by itself: the bootstrap is 0.
+        truncated: (S, N) bool, the time limit ended the episode: the bootstrap is ``final_values``. Where both flags are
+            set, the episode counts as terminated.
         gamma: discount in [0, 1].
         gae_lambda: trace decay in [0, 1].
 
     Returns:
         advantages (S, N) and returns (S, N) = advantages + values.
+
+    Raises:
+        ValueError: the shapes differ.
     """
     if not rewards.shape == values.shape == final_values.shape == terminated.shape == truncated.shape:
         shapes = {
@@ -52,7 +55,7 @@ def compute_gae(
     done = terminated | truncated
     following = torch.cat([values[1:], last_value.unsqueeze(0)])  # (S, N)
     bootstrap = torch.where(truncated, final_values, following)
-    # where(), not a product: a NaN in an unread final value must not survive multiplication by zero.
+    # where(), not a product: zero times a NaN in an unread final value would be NaN.
     bootstrap = torch.where(terminated, torch.zeros_like(bootstrap), bootstrap)
     deltas = rewards + gamma * bootstrap - values
 

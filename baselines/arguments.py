@@ -169,6 +169,9 @@ class CommonArgs:
     ppo-mlp and objects+joints for ppo-lstm (state for ManiSkill's own tasks). Other environments do not take this option."""
     sim_backend: str = "auto"
     """Robot tasks: physics backend. auto chooses the GPU where CUDA is available, else the batched CPU simulator."""
+    num_workers: int | None = None
+    """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
+    in this process. Results are the same. For CPUs with more cores than the threads of one process can use."""
     control_mode: str = "pd_joint_delta_pos"
     """Robot tasks: controller of the robot."""
     reward_mode: Literal["normalized_dense", "dense", "sparse"] = "normalized_dense"
@@ -259,6 +262,8 @@ class CommonArgs:
         read_env_kwargs(self.env_kwargs)
         self.read_network_kwargs()
         require(self, "device", device_works, "use cpu, or leave it out")
+        if self.num_workers is not None:
+            require(self, "num_workers", lambda value: 1 <= value <= self.num_envs, "use 1 to --num-envs")
         if self.compile == "cuda-graphs" and not torch.cuda.is_available():
             raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
         if self.track:

@@ -235,6 +235,7 @@ class Checkpoints:
             raise CheckpointError(f"--resume {run_dir}: {error}; {older}") from error
         if payload["format"] == RUN_1:
             payload["world_size"] = payload.pop("team_size")
+            payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
         return payload
 
 

@@ -21,7 +21,8 @@ from .distributed import DistContext, join_processes
 from .environments import (
     EnvFactory,
     check_env_id,
-    is_maniskill_task,
+    check_workers,
+    choose_obs_mode,
     is_robot_task,
     make_gymnasium_env,
     make_training_env,
@@ -127,6 +128,8 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
         ArgumentError: an option does not apply to this kind of environment.
     """
     env_kwargs = read_env_kwargs(args.env_kwargs)
+    if args.num_workers is not None:
+        check_workers(args.env_id, args.num_workers, args.sim_backend)
     if is_robot_task(args.env_id):
         return functools.partial(
             make_training_env,
@@ -134,9 +137,10 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
             reward_mode=args.reward_mode,
             control_mode=args.control_mode,
             sim_backend=args.sim_backend,
-            obs_mode=args.obs or ("state" if is_maniskill_task(args.env_id) else args.default_obs),
+            obs_mode=choose_obs_mode(args),
             env_kwargs=env_kwargs,
             gpu=None if dist is None else dist.gpu,
+            num_workers=args.num_workers,
         )
     if args.obs is not None:
         raise ArgumentError(

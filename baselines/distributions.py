@@ -1,4 +1,4 @@
-"""The distributions of actions. Their samples come from noise that is handed in, so that it can be shared out."""
+"""Distributions of actions. They sample from given noise, so that processes can share one stream of random numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gaussian:
         return self.mean + self.log_std.exp() * noise
 
     def mode(self) -> Tensor:
-        """The likeliest action (..., A)."""
+        """The most likely action (..., A)."""
         return self.mean
 
     def log_prob(self, action: Tensor) -> Tensor:
@@ -60,16 +60,16 @@ class Categoricals:
         self._log_probs = [part.log_softmax(dim=-1) for part in self.logits.split(list(self.sizes), dim=-1)]
 
     def sample(self, noise: Tensor) -> Tensor:
-        """(..., A) int64 from ``noise`` (..., A) evenly distributed in [0, 1)."""
+        """(..., A) int64 from ``noise`` (..., A), uniform in [0, 1)."""
         chosen = []
         for part, u in zip(self._log_probs, noise.unbind(-1), strict=True):
-            # the last sum is left out: rounding must not let a number near 1 fall behind it
+            # Without the last cumulative sum: rounding may leave it below a number near 1.
             passed = u[..., None] >= part.exp().cumsum(dim=-1)[..., :-1]
             chosen.append(passed.sum(dim=-1))
         return torch.stack(chosen, dim=-1)
 
     def mode(self) -> Tensor:
-        """The likeliest action (..., A) int64."""
+        """The most likely action (..., A) int64."""
         return torch.stack([part.argmax(dim=-1) for part in self._log_probs], dim=-1)
 
     def log_prob(self, action: Tensor) -> Tensor:

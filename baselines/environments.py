@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, CommonArgs
 from .distributed import DistContext
 from .spaces import Obs, flatten, map_tensors, stack_tensors
 
@@ -27,6 +28,8 @@ __all__ = [
     "EnvFactory",
     "GymnasiumVectorEnv",
     "check_env_id",
+    "check_workers",
+    "choose_obs_mode",
     "is_maniskill_task",
     "is_robot_task",
     "make_gymnasium_env",
@@ -177,6 +180,11 @@ def is_maniskill_task(env_id: str) -> bool:
     return env_id in REGISTERED_ENVS and env_id not in mikasa_robo.CATALOG
 
 
+def choose_obs_mode(args: CommonArgs) -> str:
+    """Observation mode of a robot task: ``--obs``, or the default of the algorithm (ManiSkill's own tasks: state)."""
+    return args.obs or ("state" if is_maniskill_task(args.env_id) else args.default_obs)
+
+
 def make_training_env(
     num_envs: int,
     render_mode: str | None,
@@ -188,6 +196,7 @@ def make_training_env(
     obs_mode: str = "state",
     env_kwargs: Mapping[str, Any] = MappingProxyType({}),
     gpu: int | None = None,
+    num_workers: int | None = None,
 ) -> gym.Env[Any, Any]:
     """A batched robot task, of this package or of ManiSkill, without automatic resets.
 
@@ -196,11 +205,15 @@ def make_training_env(
         render_mode: ``"rgb_array"`` for an environment that renders.
         env_id, reward_mode, control_mode, sim_backend, obs_mode, env_kwargs: as in `arguments.CommonArgs`.
         gpu: CUDA device to simulate and render on, where ``sim_backend`` is on the GPU and names none.
+        num_workers: simulate in this many processes on the CPU, or in ``num_envs`` if that is less. An environment that
+            renders videos is always in this process.
 
     Raises:
         RenderingUnavailableError: ``render_mode`` needs images, and SAPIEN cannot render here.
         ValueError: observations of this mode are nested, or the task does not take one of the arguments.
     """
+    import mikasa_robo
+    from mikasa_robo.core.observations import VISUAL
     from mikasa_robo.sim.backend import choose_sim_backend
 
     if render_mode is not None:
@@ -215,11 +228,15 @@ def make_training_env(
         "render_mode": render_mode,
         **env_kwargs,
     }
-    if gpu is not None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
+    if gpu is not None and num_workers is None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
         kwargs["sim_backend"] = f"physx_cuda:{gpu}"
-    make = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
+    if gpu is not None and (render_mode is not None or set(VISUAL) & set(obs_mode.split("+"))):
+        kwargs.setdefault("render_backend", f"sapien_cuda:{gpu}")
+    make: Callable[..., gym.Env[Any, Any]] = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
+    if num_workers is not None and render_mode is None:
+        make = functools.partial(mikasa_robo.make_env, num_workers=min(num_workers, num_envs))
     with _named(env_kwargs):
-        env: gym.Env[Any, Any] = make(env_id, **kwargs)
+        env = make(env_id, **kwargs)
     space = env.get_wrapper_attr("single_observation_space")
     if isinstance(space, gym.spaces.Dict) and set(flatten(space)) != set(space):
         env.close()
@@ -290,11 +307,12 @@ def reset_with(env: Any, seed: int, dist: DistContext) -> tuple[Obs, dict[str, A
     ManiSkill's own tasks do not support that; with them process r gets another seed.
     """
     from mikasa_robo.core.env import MemoryEnv
+    from mikasa_robo.workers.env import WorkerEnv
 
     first = dist.own(env.num_envs).start
     if not first:
         return env.reset(seed=seed)
-    if isinstance(env.unwrapped, MemoryEnv):
+    if isinstance(env.unwrapped, MemoryEnv | WorkerEnv):
         return env.reset(seed=[(seed, first + i) for i in range(env.num_envs)])
     return env.reset(seed=seed + first)
 
@@ -326,6 +344,22 @@ def check_env_id(env_id: str, env_module: str | None = None) -> None:
         else "see `mikasa list` and `mikasa list --suite base`, or write module:ID"
     )
     raise ArgumentError(f"--env-id {env_id} is not registered; {hint}")
+
+
+def check_workers(env_id: str, num_workers: int, sim_backend: str) -> None:
+    """Raise ArgumentError where worker processes cannot simulate this environment with this backend."""
+    import mikasa_robo
+    from mikasa_robo.sim.backend import CUDA_NAMES
+
+    if env_id not in mikasa_robo.CATALOG:
+        raise ArgumentError(
+            f"--num-workers {num_workers} is for the robot tasks of `mikasa list`, and {env_id} is none; leave it out"
+        )
+    if sim_backend.split(":")[0] in CUDA_NAMES:
+        raise ArgumentError(
+            f"--num-workers {num_workers} --sim-backend {sim_backend}: on a GPU one process simulates all environments; "
+            "leave --num-workers out, or use --sim-backend physx_cpu"
+        )
 
 
 @torch.no_grad()

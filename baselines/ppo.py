@@ -5,6 +5,7 @@ PPO is Schulman et al., 2017, arXiv 1707.06347.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -93,6 +94,15 @@ class PPO:
         """The present policy, for an evaluation."""
         return self.make_policy(self.network)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the optimizer."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        # A copy, because the optimizer keeps using the tensors that it is given.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+
     def schedule(self, progress: float) -> None:
         """Set the learning rate and the bound of exploration for the next rollout and update."""
         args = self.args
@@ -144,7 +154,13 @@ def gradient_step(
 
 
 def summarize(
-    losses: list[Tensor], kls: list[Tensor], values: Tensor, returns: Tensor, network: Any, dist: DistContext
+    losses: list[Tensor],
+    kls: list[Tensor],
+    values: Tensor,
+    returns: Tensor,
+    network: Any,
+    optimizer: torch.optim.Optimizer,
+    dist: DistContext,
 ) -> dict[str, float]:
     """The figures of an update for the log.
 
@@ -167,4 +183,5 @@ def summarize(
     log_std = getattr(network, "log_std", None)
     if log_std is not None:
         row["loss/action_std"] = float(log_std.detach().exp().mean())
+    row["learning_rate"] = optimizer.param_groups[0]["lr"]
     return row

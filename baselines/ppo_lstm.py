@@ -31,7 +31,7 @@ from .loggers import EpisodeStats
 from .networks import NetworkPolicy
 from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
 from .protocol import RecurrentNetwork, Setup
-from .spaces import Obs, State, map_tensors, stack_tensors
+from .spaces import Obs, State, map_tensors, on_host, stack_tensors
 
 __all__ = ["PPOLSTM", "Args", "ArgumentError", "Player", "main", "train"]
 
@@ -170,7 +170,7 @@ def value_of_truncated(network: RecurrentNetwork, obs: Obs, state: State, trunca
     """
     device = network.device
     values = torch.zeros(len(truncated), device=device)
-    if truncated.device.type == "cpu":
+    if on_host(truncated):
         rows = truncated.nonzero().squeeze(1)
         if len(rows):
             last = network.normalize(map_tensors(lambda x: x[rows].to(device), obs))
@@ -223,7 +223,7 @@ def update(
         gradient_step(network, optimizer, loss, args, dist)
         losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
         kls.append(kl)
-    return summarize(losses, kls, batch.values, returns, network, dist)
+    return summarize(losses, kls, batch.values, returns, network, optimizer, dist)
 
 
 def evaluate(network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

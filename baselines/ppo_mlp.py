@@ -24,7 +24,7 @@ from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
 from .protocol import FeedForwardNetwork
-from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
+from .spaces import Obs, batch_size, cat_tensors, map_tensors, on_host, stack_tensors
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
 
@@ -104,7 +104,7 @@ def rollout(
         stats.record(info, ends | cuts)
         if "final_observation" in info:
             last = info["final_observation"]
-            if cuts.device.type == "cpu":
+            if on_host(cuts):
                 # On a GPU all rows are kept until the end: the host would have to wait to know how many are wanted.
                 last, cuts = map_tensors(lambda x: x[cuts], last), cuts[cuts]  # noqa: B023  used at once
             final_obs.append(map_tensors(lambda x: x.to(device), last))
@@ -171,7 +171,7 @@ def update(
         gradient_step(network, optimizer, loss, args, dist)
         losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
         kls.append(kl)
-    return summarize(losses, kls, values, returns, network, dist)
+    return summarize(losses, kls, values, returns, network, optimizer, dist)
 
 
 class PPOMLP(PPO):

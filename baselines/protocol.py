@@ -171,8 +171,6 @@ class Algorithm(Protocol):
     """Its arguments: a dataclass derived from `arguments.CommonArgs`, with the algorithm's name in ``algorithm``."""
     network: Any
     """The `Network` that it trains, on the device of its `Setup`."""
-    optimizer: torch.optim.Optimizer | None
-    """Part of a checkpoint, beside the network; None for an algorithm that has none."""
 
     def __init__(self, args: Any, setup: Setup) -> None:
         """Raises ArgumentError or ValueError where the spaces or arguments cannot be used."""
@@ -195,6 +193,12 @@ class Algorithm(Protocol):
 
     def update(self, batch: Any) -> dict[str, float]:
         """Learn from a batch; returns figures for the log."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs besides the network: tensors and plain values, such as the optimizer's state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
 
     def eval_policy(self) -> Policy:
         """The present policy, for an evaluation."""

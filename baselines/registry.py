@@ -151,7 +151,7 @@ def get_network(name: str) -> NetworkSpec:
 
 
 def _unknown(kind: str, name: str, known: dict[str, AlgorithmSpec] | dict[str, NetworkSpec]) -> str:
-    return f"there is no {kind} {name!r}; use one of {', '.join(known)}, or my_module:NAME, which imports my_module"
+    return f"there is no {kind} {name!r}; use one of {', '.join(known)}, or module:NAME, which imports the module"
 
 
 def use_algorithm(name: str) -> AlgorithmSpec:

@@ -6,7 +6,6 @@ An algorithm is a `protocol.Algorithm`; see `ppo_mlp` and `ppo_lstm`. The comman
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
 import math
@@ -231,8 +230,6 @@ class _Run:
                     **self.stats.pop(),
                     **losses,
                 }
-                if algorithm.optimizer is not None:
-                    row["learning_rate"] = algorithm.optimizer.param_groups[0]["lr"]
                 if self.step >= next_eval:
                     next_eval = _next_multiple(self.step, args.eval_every)
                     if dist.is_main:
@@ -306,7 +303,6 @@ class _Run:
         """Write everything that the run can continue from."""
         if not self.dist.is_main:
             return
-        optimizer = self.algorithm.optimizer
         self.checkpoints.save(
             self.step,
             {
@@ -315,7 +311,7 @@ class _Run:
                 "world_size": self.dist.size,
                 "updates": self.updates,
                 "policy": self.network.state_dict(),
-                "optimizer": None if optimizer is None else optimizer.state_dict(),
+                "algorithm_state": self.algorithm.state_dict(),
                 "generator": self.generator.get_state(),
                 "episodes": list(self.stats.episodes),
                 "best": self.best,
@@ -354,9 +350,7 @@ class _Run:
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from what `save_checkpoint` wrote."""
         self.network.load_state_dict(saved["policy"])
-        if self.algorithm.optimizer is not None:
-            # A copy, because the optimizer keeps using the tensors that it is given.
-            self.algorithm.optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
+        self.algorithm.load_state_dict(saved["algorithm_state"])
         self.generator.set_state(saved["generator"])
         self.stats.episodes.extend(saved["episodes"])
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]

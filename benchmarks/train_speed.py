@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
-import importlib
 import importlib.metadata
 import importlib.util
 import itertools
@@ -35,8 +33,10 @@ import torch
 import tyro
 from tables import in_markdown, plain, write_csv, write_text
 
-from mikasa_robo.baselines.environments import make_env
+from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.evaluation import torch_threads
+from mikasa_robo.baselines.registry import get_algorithm
+from mikasa_robo.baselines.training import train
 
 TASK = "RememberColor3-v0"
 GOAL = 5.0
@@ -104,29 +104,28 @@ def quiet() -> Iterator[None]:
 # ---- ours ---------------------------------------------------------------------------------------------------------------
 
 
-def trainer(algorithm: str) -> Any:
-    """Its module."""
-    return importlib.import_module(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}")
-
-
 def settings(args: Args, algorithm: str, num_envs: int, threads: int = 1) -> Any:
-    """What ours trains with: its defaults, without what stops an update early or plays other episodes."""
-    return trainer(algorithm).Args(
-        env_id=TASK,
-        obs="state",
-        preset="none",
-        num_envs=num_envs,
-        num_steps=args.transitions // num_envs,
-        total_timesteps=args.transitions * (args.rollouts + 1),
-        target_kl=0.0,
-        train_to_horizon=False,
-        sim_backend="physx_cpu",
-        eval_every=0,
-        checkpoint_every=0,
-        eval_episodes=1,
-        eval_num_envs=1,
-        video=False,
-        torch_threads=threads,
+    """The arguments of our runs: the defaults, without what stops an update early or plays other episodes."""
+    return (
+        get_algorithm(algorithm)
+        .load()
+        .args_type(
+            env_id=TASK,
+            obs="state",
+            preset="none",
+            num_envs=num_envs,
+            num_steps=args.transitions // num_envs,
+            total_timesteps=args.transitions * (args.rollouts + 1),
+            target_kl=0.0,
+            train_to_horizon=False,
+            sim_backend="physx_cpu",
+            eval_every=0,
+            checkpoint_every=0,
+            eval_episodes=1,
+            eval_num_envs=1,
+            video=False,
+            torch_threads=threads,
+        )
     )
 
 
@@ -137,14 +136,7 @@ def ours(args: Args, algorithm: str, num_envs: int) -> Callable[[int], float]:
         with tempfile.TemporaryDirectory() as folder:
             chosen = settings(args, algorithm, num_envs, threads)
             chosen.run_dir = Path(folder) / "run"
-            make = functools.partial(
-                make_env,
-                env_id=TASK,
-                reward_mode=chosen.reward_mode,
-                control_mode=chosen.control_mode,
-                sim_backend=chosen.sim_backend,
-            )
-            trainer(algorithm).train(chosen, make)
+            train(chosen, env_factory(chosen))
             with (chosen.run_dir / "progress.csv").open(newline="") as file:
                 _, *rows = csv.DictReader(file)
         return len(rows) * args.transitions / sum(float(row["rollout_s"]) + float(row["update_s"]) for row in rows)

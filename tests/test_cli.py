@@ -169,7 +169,7 @@ def test_wrong_use_exits_with_2_and_says_what_is_wrong(
 
 def test_an_unknown_algorithm_is_named_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "bogus", "--env-id", "RememberColor3-v0"]) == 2
-    assert "bogus: no such algorithm; use ppo-mlp or ppo-lstm" in capsys.readouterr().err
+    assert "there is no algorithm 'bogus'; use one of ppo-mlp, ppo-lstm, or module:NAME" in capsys.readouterr().err
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,16 +288,16 @@ def test_a_module_that_moved_can_be_run() -> None:
 def test_train_hands_the_rest_over_untouched(returned: int | None, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[list[str]] = []
 
-    def trainer(argv: Sequence[str] | None) -> int | None:
-        got.append(list(argv or []))
+    def trainer(algorithm: str, argv: Sequence[str]) -> int | None:
+        got.append([algorithm, *argv])
         return returned
 
-    module = types.ModuleType("mikasa_robo.baselines.ppo_mlp")
+    module = types.ModuleType("mikasa_robo.baselines.command")
     monkeypatch.setattr(module, "main", trainer, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     rest = ["--env-id", "RememberColor3-v0", "--help"]
     assert cli.main(["train", "ppo-mlp", *rest]) == code
-    assert got == [rest]
+    assert got == [["ppo-mlp", *rest]]
 
 
 def test_train_ppo_mlp_help_is_that_of_the_algorithm() -> None:
@@ -333,7 +333,7 @@ def test_a_missing_wandb_comes_out_before_there_is_a_run_folder(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr(
-        importlib.import_module("mikasa_robo.baselines.ppo_mlp"), "train", lambda args, *_: args.check()
+        importlib.import_module("mikasa_robo.baselines.training"), "train", lambda args, *_: args.check()
     )
     argv = ["train", "ppo-mlp", "--run-dir", str(tmp_path / "run")]
     assert cli.main([*argv, "--track"]) == 2
@@ -344,10 +344,10 @@ def test_a_missing_wandb_comes_out_before_there_is_a_run_folder(
 
 @pytest.mark.parametrize("name", ["somebody_elses", "tensorboard.broken", None])
 def test_another_missing_module_is_an_error_like_any_other(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trainer(argv: Sequence[str]) -> None:
+    def trainer(algorithm: str, argv: Sequence[str]) -> None:
         raise ModuleNotFoundError("No module", name=name)
 
-    module = types.ModuleType("mikasa_robo.baselines.ppo_mlp")
+    module = types.ModuleType("mikasa_robo.baselines.command")
     monkeypatch.setattr(module, "main", trainer, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(ModuleNotFoundError):

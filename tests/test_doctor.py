@@ -84,9 +84,9 @@ def test_a_machine_without_vulkan_can_do_everything_but_draw() -> None:
     assert report["works"] is True
     checks = by_name([Check(**check) for check in report["checks"]])
     assert checks["state mode"].ok
-    assert not checks["drawing on CPU"].ok
-    assert "vk::" in checks["drawing on CPU"].found
-    assert "mesa-vulkan-drivers" in str(checks["drawing on CPU"].fix)
+    assert not checks["rendering on CPU"].ok
+    assert "vk::" in checks["rendering on CPU"].found
+    assert "mesa-vulkan-drivers" in str(checks["rendering on CPU"].fix)
     assert checks["Vulkan drivers"].fix == "unset VK_DRIVER_FILES"
     version = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     assert checks["Python"].found.startswith(version)
@@ -112,7 +112,7 @@ def test_a_crash_is_a_finding(python: MakePython, capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     checks = by_name([Check(**check) for check in report["checks"]])
     assert report["works"] is False
-    assert [checks[name].ok for name in ("torch and SAPIEN", "drawing on CPU", "state mode")] == [False] * 3
+    assert [checks[name].ok for name in ("torch and SAPIEN", "rendering on CPU", "state mode")] == [False] * 3
 
 
 def test_a_check_that_hangs_is_a_finding(python: MakePython, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_gpu_is_used_only_where_nothing_must_be_downloaded(python: MakePython,
         (folder / "libPhysXGpu_64.so").touch()
     checks = by_name(examine())
     assert checks["CUDA"].found == "12.6, NVIDIA H200"
-    assert checks["drawing on GPU"].ok
+    assert checks["rendering on GPU"].ok
     assert checks["PhysX GPU library"].ok is library
     assert ("state mode on GPU" in checks) is library
     assert checks["state mode"].ok

@@ -25,16 +25,19 @@ from torch import Tensor
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
-from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, load_recurrent_policy, save_policy
+from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_policy
+from mikasa_robo.baselines.command import env_factory
+from mikasa_robo.baselines.distributed import DistContext, choose_gpu, join_processes
 from mikasa_robo.baselines.distributions import Categoricals
+from mikasa_robo.baselines.encoder import Encoder
 from mikasa_robo.baselines.environments import GymnasiumVectorEnv, make_gymnasium_env, stagger
 from mikasa_robo.baselines.evaluation import evaluate
 from mikasa_robo.baselines.loggers import EpisodeStats
-from mikasa_robo.baselines.networks import Encoder, RecurrentActorCritic
+from mikasa_robo.baselines.networks import NetworkPolicy, RecurrentActorCritic
+from mikasa_robo.baselines.ppo import PPOArgs
 from mikasa_robo.baselines.presets import PRESETS, choose_preset
-from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_obs
-from mikasa_robo.baselines.team import Team
-from mikasa_robo.baselines.training import Setting
+from mikasa_robo.baselines.protocol import Setup
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
 
 CPU = torch.device("cpu")
@@ -120,12 +123,12 @@ def play(
     """Rollouts of these lengths, each from where the last one ended."""
     generator = torch.Generator().manual_seed(1)
     args = ppo_lstm.Args(num_envs=env.num_envs, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
-    setting = Setting(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, Team())
-    learner = ppo_lstm.Learner(args, setting)
-    learner.policy = policy
+    setup = Setup(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, DistContext())
+    learner = ppo_lstm.PPOLSTM(args, setup)
+    learner.network = policy
     obs, _ = env.reset(seed=5)
-    learner.begin(torch.ones(env.num_envs, dtype=torch.bool))
-    obs, seen = stagger(env, learner.explore, obs, groups, 7, learner.begin)
+    learner.on_episode_start(torch.ones(env.num_envs, dtype=torch.bool))
+    obs, seen = stagger(env, learner.act, obs, groups, 7, learner.on_episode_start)
     policy.update_normalizer(seen)
     batches = []
     for count in steps:
@@ -141,14 +144,16 @@ def test_a_replayed_rollout_gives_what_was_recorded(actions: str) -> None:
     policy = policy_for(env)
     _, batch = play(env, policy, [9, 20])
     assert batch.starts[1:].any(dim=1).sum() >= 10, "episodes of different lengths begin all the time"
-    assert batch.memory.abs().max() > 0.01, "the rollout begins with what was remembered"
+    assert isinstance(batch.state, dict)
+    assert batch.state["hidden"].abs().max() > 0.01, "the rollout begins with what was remembered"
     for envs in (torch.arange(6), torch.tensor([4, 1])):
-        obs = map_obs(lambda x: x[:, envs], policy.normalize(batch.obs))  # noqa: B023
-        distribution, values, memory = policy.replay(obs, batch.memory[:, envs], batch.starts[:, envs])
+        obs = map_tensors(lambda x: x[:, envs], policy.normalize(batch.obs))  # noqa: B023
+        first = map_tensors(lambda x: x[envs], batch.state)  # noqa: B023
+        distribution, values, state = policy.forward_sequence(obs, first, batch.starts[:, envs])
         close: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
         torch.testing.assert_close(distribution.log_prob(batch.actions[:, envs]), batch.log_probs[:, envs], **close)
         torch.testing.assert_close(values, batch.values[:, envs], **close)
-        torch.testing.assert_close(memory, batch.last_memory[:, envs], **close)
+        torch.testing.assert_close(state, map_tensors(lambda x: x[envs], batch.last_state), **close)  # noqa: B023
 
 
 def test_an_update_starts_from_what_was_recorded() -> None:
@@ -183,7 +188,7 @@ def test_a_rollout_cut_in_two_equals_one_that_is_not() -> None:
     for name in ("starts", "actions", "log_probs", "values", "rewards", "final_values"):
         torch.testing.assert_close(torch.cat([getattr(first, name), getattr(second, name)]), getattr(whole, name))
     torch.testing.assert_close(first.last_value, whole.values[10])
-    torch.testing.assert_close(second.last_memory, whole.last_memory)
+    torch.testing.assert_close(second.last_state, whole.last_state)
 
 
 def test_starts_are_where_the_clock_reads_zero() -> None:
@@ -196,14 +201,14 @@ def test_the_gradient_through_time_stops_where_an_episode_begins() -> None:
     policy = policy_for(clocks(1, simple=True))
     obs = torch.randn(6, 1, 3, requires_grad=True)
     starts = torch.tensor([[False], [False], [True], [False], [False], [False]])
-    memory = torch.randn(2, 1, 8, requires_grad=True)
-    _, values, _ = policy.replay(obs, memory, starts)
-    before, of_memory = torch.autograd.grad(values[1].sum(), [obs, memory], retain_graph=True)
+    hidden, cell = (torch.randn(1, 8, requires_grad=True) for _ in range(2))
+    _, values, _ = policy.forward_sequence(obs, {"hidden": hidden, "cell": cell}, starts)
+    before, *of_state = torch.autograd.grad(values[1].sum(), [obs, hidden, cell], retain_graph=True)
     assert (before.abs().sum(dim=(1, 2)) > 0).tolist() == [True, True, False, False, False, False]
-    assert of_memory.abs().sum() > 0
-    after, none = torch.autograd.grad(values[5].sum(), [obs, memory])
+    assert all(gradient.abs().sum() > 0 for gradient in of_state)
+    after, *none = torch.autograd.grad(values[5].sum(), [obs, hidden, cell])
     assert (after.abs().sum(dim=(1, 2)) > 0).tolist() == [False, False, True, True, True, True]
-    assert none.abs().sum() == 0
+    assert all(gradient.abs().sum() == 0 for gradient in none)
 
 
 def test_a_truncated_episode_bootstraps_from_its_last_observation_with_the_memory_it_had() -> None:
@@ -233,12 +238,12 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation_with_the_memor
             began = [s for s in range(t + 1) if batch.starts[s, i]]
             if not began:
                 continue
-            memory = policy.empty_memory(1)
+            state = policy.initial_state(1)
             no = torch.tensor([False])
             for s in range(began[-1], t + 1):
-                _, _, memory = policy.step(obs[s, i][None], memory, no)
-            kept = policy.step(told[t, i][None], memory, no)[1].item()
-            wiped = policy.step(told[t, i][None], policy.empty_memory(1), no)[1].item()
+                _, _, state = policy.step(policy.normalize(obs[s, i][None]), state, no)
+            kept = policy.step(policy.normalize(told[t, i][None]), state, no)[1].item()
+            wiped = policy.step(policy.normalize(told[t, i][None]), policy.initial_state(1), no)[1].item()
             assert batch.final_values[t, i].item() == pytest.approx(kept, abs=1e-5)
             assert abs(kept - wiped) > 1e-4, "or the comparison shows nothing"
             checked += 1
@@ -256,23 +261,23 @@ def _staggered(
 ) -> tuple[Any, Any]:
     """The same uncounted steps as those of `play`: its learner draws from a generator of the same seed."""
     args = ppo_lstm.Args(num_envs=env.num_envs, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
-    setting = Setting(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, Team())
-    learner = ppo_lstm.Learner(args, setting)
+    setup = Setup(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, DistContext())
+    learner = ppo_lstm.PPOLSTM(args, setup)
     normalizer, policy.normalizer = policy.normalizer, None  # it had seen nothing then: mean 0, variance 1
-    learner.policy = policy
-    learner.begin(torch.ones(env.num_envs, dtype=torch.bool))
-    result = stagger(env, learner.explore, obs, 3, 7, learner.begin)
+    learner.network = policy
+    learner.on_episode_start(torch.ones(env.num_envs, dtype=torch.bool))
+    result = stagger(env, learner.act, obs, 3, 7, learner.on_episode_start)
     policy.normalizer = normalizer
     return result
 
 
-def test_a_player_forgets_at_begin_only() -> None:
+def test_a_policy_forgets_at_the_start_of_an_episode_only() -> None:
     policy = policy_for(clocks(4, "continuous", simple=True))
-    player = ppo_lstm.Player(policy)
+    player = NetworkPolicy(policy)
     obs = torch.randn(4, 3)
     first = player.act(obs)
     second = player.act(obs)
-    player.begin()
+    player.on_episode_start()
     assert torch.equal(player.act(obs), first)
     assert not torch.equal(second, first)
 
@@ -297,7 +302,7 @@ def test_mixed_observations_become_one_vector_and_pictures() -> None:
     assert features.shape == (3, encoder.features)
     assert not torch.equal(features, brighter)
     layout = ObservationLayout.of(env.single_observation_space)
-    assert ObservationLayout.parse(json.loads(json.dumps(layout.plain()))) == layout
+    assert ObservationLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
     with pytest.raises(ValueError, match=r"'a' is a Text"):
         ObservationLayout.of(gym.spaces.Dict(a=gym.spaces.Text(3)))
 
@@ -369,28 +374,20 @@ def test_any_small_environment_trains_through_the_command_line(module: Any, env_
     assert result["training_steps"] == steps
     assert np.isfinite(result["final"]["return"])
     assert 1 <= result["final"]["length"] <= 500
-    load = load_policy if module is ppo_mlp else load_recurrent_policy
-    policy: Any = load(tmp_path / "run" / "checkpoint.pt")
+    policy = load_policy(tmp_path / "run" / "checkpoint.pt")
     env = make_gymnasium_env(2, None, env_id=env_id)
-    act, begin = (policy.act, lambda: None) if module is ppo_mlp else _player(policy)
-    played = evaluate(act, env, episodes=2, first_seed=2_000_000, device=CPU, begin=begin)
+    played = evaluate(policy, env, episodes=2, first_seed=2_000_000, device=CPU)
     assert played.summary()["return"] == result["final"]["return"], "what was evaluated is what was saved"
 
 
-def _player(policy: RecurrentActorCritic) -> tuple[Any, Any]:
-    player = ppo_lstm.Player(policy)
-    return player.act, player.begin
-
-
-def test_a_policy_of_the_other_kind_is_refused(tmp_path: Path) -> None:
-    save_policy(tmp_path / "lstm.pt", policy_for(clocks(1)), env_id="Clock", step=0, args={})
-    with pytest.raises(
-        CheckpointError, match=r"lstm\.pt has the format 'mikasa/ppo-lstm/1', expected 'mikasa/ppo-mlp/1'"
-    ):
-        load_policy(tmp_path / "lstm.pt")
-    loaded = load_recurrent_policy(tmp_path / "lstm.pt")
-    obs, _ = clocks(4).reset(seed=0)
-    assert torch.equal(ppo_lstm.Player(loaded).act(obs), ppo_lstm.Player(policy_for(clocks(1))).act(obs))
+def test_a_saved_policy_remembers_as_the_one_that_was_saved(tmp_path: Path) -> None:
+    policy = policy_for(clocks(1))
+    save_policy(tmp_path / "lstm.pt", policy, ppo_lstm.Args(), step=0)
+    loaded, saved = load_policy(tmp_path / "lstm.pt"), NetworkPolicy(policy)
+    assert type(loaded.network).__name__ == "RecurrentActorCritic"
+    for seed in (0, 1):
+        obs, _ = clocks(4).reset(seed=seed)
+        assert torch.equal(loaded.act(obs), saved.act(obs))
 
 
 @pytest.mark.parametrize(
@@ -419,11 +416,13 @@ def test_the_command_explains_every_option(capsys: pytest.CaptureFixture[str]) -
         cli.main(["train", "ppo-lstm", "--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for args_type in (CommonArgs, ppo_lstm.Args, ppo_mlp.Args):
+    for args_type in (CommonArgs, PPOArgs, ppo_lstm.Args, ppo_mlp.Args):
         (body,) = ast.parse(inspect.getsource(args_type)).body
         assert isinstance(body, ast.ClassDef)
         for statement, following in itertools.pairwise(body.body):
-            if isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation):
+            if isinstance(statement, ast.AnnAssign) and not re.search(
+                "ClassVar|Suppress", ast.unparse(statement.annotation)
+            ):
                 name = ast.unparse(statement.target)
                 told = following.value if isinstance(following, ast.Expr) else None
                 assert isinstance(told, ast.Constant), f"{name} has no docstring"
@@ -455,17 +454,17 @@ TEAM_SCRIPT = """
 import sys, torch
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.environments import make_gymnasium_env
-from mikasa_robo.baselines.team import join_team
+from mikasa_robo.baselines.distributed import join_processes
 from test_ppo_lstm import clocks
 torch.set_num_threads(1)
-with join_team() as team:
+with join_processes() as dist:
     for module in (ppo_mlp, ppo_lstm):
         args = module.Args(
             env_id="Clock", num_envs=int(sys.argv[2]), num_steps=12, num_minibatches=2, update_epochs=2, target_kl=0.0,
             total_timesteps=96, stagger_groups=2, eval_every=0, eval_episodes=2, eval_num_envs=2, video=False,
             run_dir=__import__("pathlib").Path(sys.argv[1]) / module.Args.algorithm, torch_threads=1, max_grad_norm=1e9,
         )
-        module.train(args, lambda n, render_mode: clocks(n), team=team)
+        module.train(args, lambda n, render_mode: clocks(n), dist=dist)
 """
 
 
@@ -484,8 +483,8 @@ def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path:
             timeout=240,
         )
         assert done.returncode == 0, done.stderr
-    for algorithm, load in (("ppo-mlp", load_policy), ("ppo-lstm", load_recurrent_policy)):
-        one, two = (load(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
+    for algorithm in ("ppo-mlp", "ppo-lstm"):
+        one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():
             torch.testing.assert_close(two[name], value, atol=1e-5, rtol=1e-5, msg=lambda m: f"{algorithm} {name}: {m}")  # noqa: B023
         with (tmp_path / "two" / algorithm / "progress.csv").open() as file:
@@ -533,5 +532,81 @@ def _train_on_robot(obs: str, tmp_path: Path) -> None:
     result = json.loads((run_dir / "final_eval.json").read_text())
     assert 1 <= result["final"]["length"] <= 60
     assert 0.0 <= result["final"]["success_once"] <= 1.0
-    policy = load_recurrent_policy(run_dir / "checkpoint.pt")
+    policy = load_network(run_dir / "checkpoint.pt")
     assert {part.name for part in policy.layout.parts} == set(obs.split("+"))
+
+
+# ---------------------------------------------------------------------- GPUs of several processes
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "count", "gpu"),
+    [
+        (None, 0, 8, 0),
+        (None, 7, 8, 7),
+        ("3", 0, 1, 0),  # one process a node, on the GPU that the user chose
+        ("2,5", 1, 2, 1),
+        ("GPU-8f2a41c9,MIG-5c7e1b20", 1, 2, 1),
+        ("", 3, 0, None),
+    ],
+)
+def test_a_process_takes_the_visible_gpu_of_its_local_rank(
+    visible: str | None, local_rank: int, count: int, gpu: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"LOCAL_RANK": str(local_rank)} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    before = dict(environ)
+    assert choose_gpu(environ, count) == gpu
+    assert environ == before
+    # ... and so does the process, which leaves the variable as it is
+    chosen: list[int] = []
+    for name, value in {**environ, "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, result in (("init_process_group", None), ("destroy_process_group", None)):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, result=result, **__: result)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with join_processes() as dist:
+        assert (dist.rank, dist.size, dist.gpu, dist.is_main) == (1, 2, gpu, False)
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+    assert chosen == ([] if gpu is None else [gpu])
+
+
+def test_more_processes_than_gpus_are_refused() -> None:
+    message = r"process 1 of this machine has no GPU: 1 visible \(CUDA_VISIBLE_DEVICES=3\); use --nproc-per-node=1"
+    with pytest.raises(ArgumentError, match=message):
+        choose_gpu({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "3"}, 1)
+
+
+@pytest.mark.parametrize(("backend", "simulated_on"), [("auto", "physx_cuda:1"), ("physx_cpu", "physx_cpu")])
+def test_the_simulator_takes_the_gpu_of_its_process(
+    backend: str, simulated_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def make(env_id: str, **kwargs: Any) -> Any:
+        asked.update(kwargs)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gym, "make", make)
+    args = ppo_mlp.Args(sim_backend=backend)
+    with pytest.raises(ValueError, match="enough"):
+        env_factory(args, DistContext(1, 2, gpu=1))(4, None)
+    assert asked["sim_backend"] == simulated_on
+
+
+def test_processes_share_out_environments_and_transitions() -> None:
+    n, steps = 3, 4
+    both = [DistContext(rank, 2) for rank in (0, 1)]
+    chosen = torch.randperm(2 * n, generator=torch.Generator().manual_seed(0))[:4]
+    parts = [dist.own_envs(chosen, n) for dist in both]
+    assert sorted([*parts[0].tolist(), *(parts[1] + n).tolist()]) == sorted(chosen.tolist())
+    numbers = torch.randperm(2 * n * steps, generator=torch.Generator().manual_seed(0))[:9]
+    found = []
+    for dist in both:
+        own = dist.own_transitions(numbers, n)
+        found += [(t * 2 * n + dist.rank * n + e) for t, e in zip((own // n).tolist(), (own % n).tolist(), strict=True)]
+    assert sorted(found) == sorted(numbers.tolist())
+    alone = DistContext()
+    assert alone.own_envs(chosen, n) is chosen
+    assert alone.own_transitions(numbers, n) is numbers

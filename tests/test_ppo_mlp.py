@@ -18,13 +18,15 @@ from torch import Tensor
 
 from mikasa_robo.baselines import ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
-from mikasa_robo.baselines.checkpoints import CheckpointError, load_policy, save_checkpoint, save_policy
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint, save_policy
+from mikasa_robo.baselines.encoder import ObservationNormalizer
 from mikasa_robo.baselines.environments import ContinueAfterSuccess, stagger
-from mikasa_robo.baselines.evaluation import evaluate, film, wilson_interval
+from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
-from mikasa_robo.baselines.networks import ActorCritic, ObservationNormalizer
+from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
 from mikasa_robo.baselines.ppo_mlp import Args, ArgumentError, train
 from mikasa_robo.sim.render import RenderingUnavailableError
+from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.plot import main as plot_main
 
 CPU = torch.device("cpu")
@@ -183,7 +185,7 @@ def test_rollout_keeps_the_true_last_observation_of_each_truncated_episode() -> 
     policy = ActorCritic(3, 1, (8,))
     generator = torch.Generator().manual_seed(0)
     obs, _ = env.reset(seed=0)
-    obs, seen = stagger(env, lambda o: policy.sample(o, generator)[0].clamp(-1, 1), obs, groups=4, horizon=20)
+    obs, seen = stagger(env, policy.act, obs, groups=4, horizon=20)
     assert sorted(set(env.base_env.elapsed_steps.tolist())) == [0, 5, 10, 15]
     assert isinstance(seen, Tensor)
     assert seen.shape == (16, 8, 3)
@@ -232,7 +234,7 @@ def test_checkpoint_gives_the_same_actions(tmp_path: Path) -> None:
     policy.update_normalizer(obs)
     with torch.no_grad():  # larger actions than those of a fresh policy, so that a difference would show
         policy.actor[-1].weight.mul_(50.0)
-    save_policy(tmp_path / "checkpoint.pt", policy, env_id="Reach-v0", step=7, args=small().plain())
+    save_policy(tmp_path / "checkpoint.pt", policy, small(), step=7)
     loaded = load_policy(tmp_path / "checkpoint.pt")
     assert policy.act(obs).std() > 0.1
     assert torch.equal(loaded.act(obs), policy.act(obs))
@@ -271,7 +273,7 @@ def test_training_solves_a_small_task_and_fills_its_folder(tmp_path: Path) -> No
         envs.append(ReachEnv(num_envs, render_mode))
         return envs[-1]
 
-    before = evaluate(ActorCritic(3, 1, (32, 32)).act, ReachEnv(25), episodes=100, first_seed=2_000_000, device=CPU)
+    before = evaluate(ActorCritic(3, 1, (32, 32)), ReachEnv(25), episodes=100, first_seed=2_000_000, device=CPU)
     result = train(small(run_dir=run_dir), factory, ["a", "b c"])
     assert before.summary()["success_once"] < 0.5
     assert result["final"]["success_once"] > 0.9
@@ -294,9 +296,9 @@ def test_training_solves_a_small_task_and_fills_its_folder(tmp_path: Path) -> No
     assert (run_dir / "video.mp4").stat().st_size > 0
     # What was evaluated is what was saved.
     policy = load_policy(run_dir / "checkpoint.pt")
-    again = evaluate(policy.act, ReachEnv(25), episodes=100, first_seed=2_000_000, device=CPU).summary()
+    again = evaluate(policy, ReachEnv(25), episodes=100, first_seed=2_000_000, device=CPU).summary()
     assert again == {name: result["final"][name] for name in again}
-    best = evaluate(load_policy(run_dir / "best.pt").act, ReachEnv(25), episodes=100, first_seed=1_000_000, device=CPU)
+    best = evaluate(load_policy(run_dir / "best.pt"), ReachEnv(25), episodes=100, first_seed=1_000_000, device=CPU)
     assert best.summary()["success_once"] == result["best_during_training"]["success_once"]
 
     assert plot_main([str(run_dir), "--out", str(tmp_path / "curves.png")]) == 0
@@ -309,7 +311,8 @@ def test_the_same_seed_trains_the_same_policy(tmp_path: Path) -> None:
             run_dir=tmp_path / name, seed=seed, total_timesteps=640, eval_every=0, eval_episodes=5, video=False
         )
         train(args, lambda num_envs, render_mode: ReachEnv(num_envs, render_mode))
-        return load_policy(tmp_path / name / "checkpoint.pt").state_dict()
+        weights: dict[str, Tensor] = load_network(tmp_path / name / "checkpoint.pt").state_dict()
+        return weights
 
     a, b, other = weights("a", 3), weights("b", 3), weights("other", 4)
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -319,7 +322,7 @@ def test_the_same_seed_trains_the_same_policy(tmp_path: Path) -> None:
 def test_evaluation_is_the_same_whatever_the_number_of_environments() -> None:
     policy = ActorCritic(3, 1, (8,))
     torch.nn.init.normal_(policy.actor[-1].weight, std=3.0)
-    results = [evaluate(policy.act, ReachEnv(n), episodes=100, first_seed=5, device=CPU) for n in (10, 25, 33)]
+    results = [evaluate(policy, ReachEnv(n), episodes=100, first_seed=5, device=CPU) for n in (10, 25, 33)]
     for result in results[1:]:
         # To a rounding error: a product of matrices may round differently for another number of rows.
         assert result.returns == pytest.approx(results[0].returns, rel=1e-5)
@@ -340,8 +343,8 @@ def test_no_video_where_nothing_can_be_drawn(tmp_path: Path, caplog: pytest.LogC
         raise RenderingUnavailableError("no Vulkan driver: install one")
 
     policy = ActorCritic(3, 1, (8,))
-    with caplog.at_level("WARNING", logger="baselines"):
-        film(policy.act, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
+    with caplog.at_level("WARNING", logger="mikasa_robo.baselines"):
+        film(policy, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
     assert [record.getMessage() for record in caplog.records] == ["no video: no Vulkan driver: install one"]
     assert not list(tmp_path.iterdir())
 
@@ -350,13 +353,13 @@ FILM_WITHOUT_VULKAN = """
 import functools, logging, sys
 from pathlib import Path
 import torch
-from mikasa_robo.baselines.environments import check_env_id, make_env
+from mikasa_robo.baselines.environments import check_env_id, make_training_env
 from mikasa_robo.baselines.evaluation import film
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 for env_id in ("RememberColor3-v0", "PickCube-v1"):
     check_env_id(env_id)
     factory = functools.partial(
-        make_env, env_id=env_id, reward_mode="sparse", control_mode="pd_joint_delta_pos", sim_backend="physx_cpu"
+        make_training_env, env_id=env_id, reward_mode="sparse", control_mode="pd_joint_delta_pos", sim_backend="physx_cpu"
     )
     film(None, factory, Path("never.mp4"), episodes=1, first_seed=0, device=torch.device("cpu"))
 """
@@ -387,7 +390,9 @@ def test_an_error_while_filming_is_not_taken_for_a_missing_driver(
         envs.append(ReachEnv(num_envs, render_mode))
         return envs[-1]
 
-    policy = broken if where == "the policy" else ActorCritic(3, 1, (8,)).act
+    policy = NetworkPolicy(ActorCritic(3, 1, (8,)))
+    if where == "the policy":
+        monkeypatch.setattr(policy, "act", broken)
     if where == "the environment":
         monkeypatch.setattr(ReachEnv, "render", broken)
     with pytest.raises(error, match="a mistake of the user's"):
@@ -491,6 +496,26 @@ def test_an_existing_run_folder_is_refused_and_left_alone(tmp_path: Path) -> Non
     assert list(kept.parent.iterdir()) == [kept]
 
 
+def test_a_large_batch_is_evaluated_and_saved_each_time_so_many_steps_have_passed(tmp_path: Path) -> None:
+    """A rollout of 2048 environments takes more steps than lie between two evaluations, and each counts once."""
+    run_dir = tmp_path / "run"
+    argv = (
+        "--env-id MemoryLengthEasy-v0 --preset none --num-envs 2048 --num-steps 8 --total-timesteps 98304 --no-video "
+        "--num-minibatches 2 --update-epochs 1 --hidden-sizes 8 --eval-episodes 4 --eval-num-envs 4 --torch-threads 1 "
+        "--eval-every 10000 --checkpoint-every 40000 --keep-checkpoints 99"
+    )
+    assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0
+    with (run_dir / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    batch = 2048 * 8
+    assert [int(float(row["step"])) for row in rows] == [batch * k for k in range(1, 7)]
+    # 10,000 and 40,000 steps: at the first update that has them, then at the first that has the next multiple
+    assert [bool(row["eval/return"]) for row in rows] == [True] * 6
+    saved = [int(path.stem.partition("-")[2]) for path in sorted(run_dir.glob("resume-*.pt"))]
+    assert saved == [0, 3 * batch, 5 * batch, 6 * batch]
+    assert json.loads((run_dir / "final_eval.json").read_text())["training_steps"] == 98304
+
+
 @pytest.mark.slow
 def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -505,4 +530,4 @@ def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
         (row,) = csv.DictReader(file)
     assert 0.0 <= float(row["eval/success_once"]) <= 1.0
     assert any(name.startswith("reward/") for name in row)
-    assert load_policy(run_dir / "checkpoint.pt").action_dim == 8
+    assert load_network(run_dir / "checkpoint.pt").action.dim == 8

@@ -52,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"num_envs": num_envs, "render_mode": render_mode, **kwargs, **env_kwargs})
         return Canvas(gym.make(env_id, num_envs=num_envs, obs_mode=obs_mode), 128, 128)
 
-    monkeypatch.setattr(playing, "make_env", make)
+    monkeypatch.setattr(playing, "make_training_env", make)
     return asked
 
 
@@ -159,15 +159,15 @@ def test_a_checkpoint_acts_and_must_fit(
     path = tmp_path / "policy.pt"
     torch.manual_seed(0)
     network = ActorCritic(wanted, 8, (16,))
-    trained = ppo_mlp.Args(env_id=ENV_ID).plain()
-    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
+    trained = ppo_mlp.Args(env_id=ENV_ID)
+    save_policy(path, network, trained, 0)
     player = load_player(str(path))
     assert player.settings.obs_mode == "state"
     obs, info = env.reset(seed=0)
     assert torch.equal(player.start(env)(obs, info), network.eval().act(obs))
     (last,) = play(env, player, [0, 1], every=0)
     assert not last.running.any()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=trained)
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), trained, 0)
     with pytest.raises(
         UnsuitablePolicyError, match=f"maps {wanted + 1} numbers to 8, and {ENV_ID} needs {wanted} to 8"
     ):
@@ -180,8 +180,8 @@ def test_a_checkpoint_acts_and_must_fit(
     assert len(made) == 1
     assert "arm" not in made[0]
     assert not (tmp_path / "videos").exists()
-    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7")).plain()
-    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), env_id=ENV_ID, step=0, args=own)
+    own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7"))
+    save_policy(path, ActorCritic(wanted + 1, 8, (16,)), own, 0)
     for words, arm in (([], "held"), (["--arm", "free"], "free")):
         made.clear()
         assert cli.main(["record", "--env-id", ENV_ID, *argv, *words]) == 2
@@ -194,8 +194,8 @@ def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: P
     path = tmp_path / "policy.pt"
     network = RecurrentActorCritic(layout, 8, (16,), 8, (16,))
     torch.nn.init.normal_(network.actor[-1].weight)
-    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos").plain()
-    save_policy(path, network, env_id=ENV_ID, step=0, args=trained)
+    trained = ppo_lstm.Args(env_id=ENV_ID, control_mode="pd_joint_delta_pos")
+    save_policy(path, network, trained, 0)
     player = load_player(str(path))
     assert player.settings.obs_mode == "objects+joints"
     obs, info = env.reset(seed=0)

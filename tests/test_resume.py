@@ -18,11 +18,11 @@ import pytest
 import torch
 from sim_helpers import ROOT
 
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp, training
+from mikasa_robo.baselines import command, ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.checkpoints import (
     CheckpointError,
     Checkpoints,
-    load_checkpoint,
+    read_policy,
     save_checkpoint,
     write_atomically,
 )
@@ -87,14 +87,14 @@ def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> 
     kill_after(11, "ppo_lstm", ["--resume", str(killed)], killed)  # and once more
     assert ppo_lstm.main(["--resume", str(killed)]) == 0
 
-    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-lstm/1") for path in (whole, killed))
+    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, killed))
     for name, value in one["state_dict"].items():
         assert torch.equal(two["state_dict"][name], value), name
     last, other = (Checkpoints.load_newest(path) for path in (whole, killed))
     assert torch.equal(last["generator"], other["generator"])
-    for i, moments in last["optimizer"]["state"].items():
+    for i, moments in last["algorithm_state"]["optimizer"]["state"].items():
         for name, value in moments.items():
-            assert torch.equal(other["optimizer"]["state"][i][name], value), (i, name)
+            assert torch.equal(other["algorithm_state"]["optimizer"]["state"][i][name], value), (i, name)
     # The same curve, each step once; only the times differ.
     curves = [[{k: v for k, v in row.items() if k not in TIMES} for row in rows_of(path)] for path in (whole, killed)]
     assert curves[0] == curves[1]
@@ -136,7 +136,7 @@ def test_ppo_mlp_resumes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "resume-000000000384.pt",
     ]
     assert ppo_mlp.main(["--resume", str(broken)]) == 0
-    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-mlp/1") for path in (whole, broken))
+    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, broken))
     for name, value in one["state_dict"].items():
         assert torch.equal(two["state_dict"][name], value), name
     assert (broken / "best.pt").exists()
@@ -161,8 +161,8 @@ def test_what_cannot_go_on_says_why_and_touches_nothing(
 
     assert "is a run of ppo-lstm, not of ppo-mlp" in refused(ppo_mlp, str(run_dir))
     message = refused(ppo_lstm, str(run_dir), "--gamma", "0.5")
-    assert "--gamma 0.5 is not what" in message
-    assert "0.99; leave it out" in message
+    assert "--gamma 0.5 differs from 0.99" in message
+    assert "leave it out" in message
     (tmp_path / "empty").mkdir()
     assert "holds no checkpoint" in refused(ppo_lstm, str(tmp_path / "empty"))
     assert "holds no checkpoint" in refused(ppo_lstm, str(tmp_path / "nowhere"))
@@ -178,7 +178,7 @@ def test_a_folder_in_which_a_process_trains_is_left_to_it(
     run_dir = interrupted(tmp_path, ppo_mlp, monkeypatch)
     before = contents(run_dir)
     hold = (
-        "import sys, time; from pathlib import Path; from baselines.loggers import sole_writer\n"
+        "import sys, time; from pathlib import Path; from mikasa_robo.baselines.loggers import sole_writer\n"
         "with sole_writer(Path(sys.argv[1])): print(1, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, str(run_dir)], cwd=ROOT, stdout=subprocess.PIPE) as other:
@@ -186,7 +186,7 @@ def test_a_folder_in_which_a_process_trains_is_left_to_it(
             assert other.stdout is not None
             assert other.stdout.readline() == b"1\n"
             with monkeypatch.context() as patch:
-                patch.setattr(training, "make_gymnasium_env", lambda *_, **__: pytest.fail("an environment was made"))
+                patch.setattr(command, "make_gymnasium_env", lambda *_, **__: pytest.fail("an environment was made"))
                 assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
             assert "another process is training in this folder" in capsys.readouterr().err
             assert contents(run_dir) == before
@@ -236,7 +236,7 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_can_be_used(
         torch.save({"format": "mikasa/run/1", "path": tmp_path}, newest)
     else:
         newest.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=rf"{newest.name}.*move it away to go on from an older one"):
+    with pytest.raises(CheckpointError, match=rf"{newest.name}.*move it away to continue from an older one"):
         Checkpoints.load_newest(run_dir)
     newest.unlink()
     assert Checkpoints.load_newest(run_dir)["step"] == 2
@@ -267,7 +267,7 @@ def test_a_full_disk_ends_the_run_with_its_checkpoints_intact(
     assert "--resume" in message
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".")], "no half-written file is left"
     assert ppo_lstm.main(["--resume", str(run_dir)]) == 0
-    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-lstm/1") for path in (whole, run_dir))
+    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, run_dir))
     assert all(torch.equal(two["state_dict"][name], value) for name, value in one["state_dict"].items())
 
 
@@ -280,7 +280,7 @@ def test_a_full_disk_met_by_the_learning_curve_is_one_line_too(
     monkeypatch.setattr(ProgressCsv, "append", full)
     assert ppo_lstm.main([*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(tmp_path / "run")]) == 2
     message = capsys.readouterr().err
-    assert "No space left on device: 'progress.csv'; make room, then go on with --resume" in message
+    assert "No space left on device: 'progress.csv'; make room, then continue with --resume" in message
 
 
 def test_progress_goes_on_after_a_row_that_was_cut_short(tmp_path: Path) -> None:
@@ -304,6 +304,6 @@ def test_a_robot_task_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.Mon
     assert ppo_lstm.main([*argv, "--run-dir", str(whole)]) == 0
     kill_after(3, "ppo_lstm", [*argv, "--run-dir", str(killed)], killed)
     assert ppo_lstm.main(["--resume", str(killed)]) == 0
-    one, two = (load_checkpoint(path / "checkpoint.pt", "mikasa/ppo-lstm/1") for path in (whole, killed))
+    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, killed))
     for name, value in one["state_dict"].items():
         assert torch.equal(two["state_dict"][name], value), name

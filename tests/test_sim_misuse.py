@@ -26,10 +26,10 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = {
     "envs in words": ({"num_envs": "8"}, ValueError, ("num_envs='8'", "whole number")),
     "no threads": ({"sim_threads": 0}, ValueError, ("sim_threads=0", "at least 1")),
     "boolean threads": ({"sim_threads": True}, ValueError, ("sim_threads=True", "whole number")),
-    "one scene": (
-        {"parallel_in_single_scene": True},
+    "pictures of one scene": (
+        {"parallel_in_single_scene": True, "render_mode": "rgb_array"},
         ValueError,
-        ("parallel_in_single_scene=True", "sim_backend='physx_cuda'"),
+        ("parallel_in_single_scene=True", "sim_backend='physx_cuda'", "render_mode=None"),
     ),
     "pictures without a renderer": (
         {"obs_mode": "rgb", "render_backend": "none"},

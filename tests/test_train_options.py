@@ -11,8 +11,8 @@ import torch
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
+from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
-from mikasa_robo.baselines.training import env_factory
 from mikasa_robo.tools import evaluate, report
 
 SHORT = [
@@ -54,7 +54,7 @@ def test_words_become_arguments() -> None:
         (["1a=3"], "is not NAME=VALUE"),
         (["obs_mode=rgb"], "use --obs"),
         (["render_mode=human"], "training sets render_mode itself"),
-        (["arm=held", "arm=free"], "arm stands there twice"),
+        (["arm=held", "arm=free"], "arm is given twice"),
     ],
 )
 def test_words_that_cannot_be_used_are_named(words: list[str], hint: str, tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_a_robot_task_has_the_arguments() -> None:
 
 @pytest.mark.parametrize(("env_id", "word"), [("RememberColor3-v0", "colour=3"), ("PassiveTMaze-v0", "colour=3")])
 def test_arguments_that_a_task_does_not_take_are_named_before_there_is_a_run(
-    env_id: str, word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    env_id: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(ppo_mlp, tmp_path / "run", "--env-id", env_id, *SHORT, *QUIET, "--env-kwargs", word) == 2
-    assert "colour" in caplog.text
+    assert "colour" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -119,19 +119,19 @@ def test_a_run_begins_with_the_policy_of_another(module: Any, tmp_path: Path) ->
 
 
 def test_a_policy_that_does_not_fit_is_refused_before_there_is_a_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(ppo_mlp, tmp_path / "a", *MAZE) == 0
     first = str(tmp_path / "a" / "checkpoint.pt")
     for module, words, hint in (
         (ppo_mlp, ["--hidden-sizes", "8"], "has hidden_sizes [64, 64], and this run [8]"),
-        (ppo_mlp, ["--env-id", "MemoryLength-v0"], "both need networks and observations of the same sizes"),
-        (ppo_lstm, [], "expected 'mikasa/ppo-lstm/1'"),
+        (ppo_mlp, ["--env-id", "MemoryLength-v0"], "both need the same network, and observations of the same sizes"),
+        (ppo_lstm, [], "has network mlp, and this run lstm"),
         (ppo_mlp, ["--init-from", str(tmp_path / "none.pt")], "there is no such file"),
     ):
-        caplog.clear()
+        capsys.readouterr()
         assert train(module, tmp_path / "b", *MAZE, "--init-from", first, *words) == 2
-        assert hint in caplog.text
+        assert hint in capsys.readouterr().err
         assert not (tmp_path / "b").exists()
 
 
@@ -159,7 +159,7 @@ def test_a_compiled_policy_computes_the_same(policy: Any, cuda_graphs: bool) -> 
             if isinstance(one, ActorCritic):
                 log_prob, _, value = one.evaluate(obs, obs[..., :2])
             else:
-                distribution, value, _ = one.replay(obs, one.empty_memory(n), starts)
+                distribution, value, _ = one.forward_sequence(obs, one.initial_state(n), starts)
                 log_prob = distribution.log_prob(obs[..., :2])
             (log_prob.mean() + value.mean()).backward()
         for a, b in zip(policy.parameters(), compiled.parameters(), strict=True):
@@ -169,17 +169,17 @@ def test_a_compiled_policy_computes_the_same(policy: Any, cuda_graphs: bool) -> 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_cuda_graphs_want_a_gpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cuda_graphs_want_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(ppo_mlp, tmp_path / "run", *MAZE, "--compile", "cuda-graphs") == 2
-    assert "--compile cuda-graphs needs a GPU" in caplog.text
+    assert "--compile cuda-graphs needs a GPU" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_without_a_compiler_compiling_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert train(ppo_mlp, tmp_path / "run", *MAZE, "--compile", "on") == 2
-    assert "--compile on needs a C++ compiler" in caplog.text
+    assert "--compile on needs a C++ compiler" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import json
 import multiprocessing
 import os
 import signal
@@ -23,8 +25,12 @@ from task_helpers import Env, Record, compare, flatten, random_actions, step
 
 import mikasa_robo
 from benchmarks.sim_speed import Orders, Split, outlook, predict
+from mikasa_robo.baselines.checkpoints import read_policy
+from mikasa_robo.baselines.command import main as train
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.tasks.remember_color import RememberColor
+from mikasa_robo.tools import evaluate
+from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.workers.env import WorkerEnv, WorkerError
 from mikasa_robo.workers.pool import WorkerPool
 
@@ -227,6 +233,78 @@ def test_workers_wait_without_using_a_core(pair: Pair) -> None:
         new = process.cpu_times()
         assert new.user + new.system - old.user - old.system < 0.2
         assert process.num_threads() > 1, "nobody looks whether the main process still lives"
+
+
+# ---------------------------------------------------------------------- training and evaluation
+TRAIN = (
+    f"--env-id {ID} --num-envs 6 --num-steps 16 --total-timesteps 288 --stagger-groups 3 --num-minibatches 2 "
+    "--update-epochs 1 --eval-episodes 3 --eval-num-envs 3 --no-video --seed 5 --torch-threads 1"
+).split()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of the same run in this process and in two workers."""
+    one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
+    for folder, words in ((one, ["--sim-backend", "physx_cpu"]), (two, ["--num-workers", "2"])):
+        assert train("ppo-lstm", [*TRAIN, *words, "--run-dir", str(folder)]) == 0
+    return one, two
+
+
+def test_training_in_workers_gives_the_same_policy(runs: tuple[Path, Path]) -> None:
+    """Rollouts of a dict of observations, with episodes that end and are reset in part, and evaluations."""
+    policies = [read_policy(folder / "checkpoint.pt", torch.device("cpu")) for folder in runs]
+    states = [policy["state_dict"] for policy in policies]
+    assert states[0].keys() == states[1].keys()
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+    tables = []
+    for folder in runs:
+        with (folder / "progress.csv").open(newline="") as file:
+            tables.append(list(csv.DictReader(file)))
+    assert len(tables[0]) == 3
+    assert any(row["train/return"] for row in tables[0]), "no episode has ended"
+    for row, other in zip(*tables, strict=True):
+        clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s"}
+        assert {k: v for k, v in row.items() if k not in clock} == {k: v for k, v in other.items() if k not in clock}
+    finals = [json.loads((folder / "final_eval.json").read_text())["final"] for folder in runs]
+    assert finals[0] == finals[1]
+
+
+def test_evaluation_in_workers_gives_the_same_scores(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    results = []
+    for name, words in (("one", {}), ("two", {"num_workers": 2})):
+        checkpoint = (runs[0] / "checkpoint.pt",)
+        args = evaluate.Args(checkpoint, episodes=3, num_envs=3, out=tmp_path / f"{name}.json", **words)
+        results.append(evaluate.evaluate_checkpoints(args)["runs"][0])
+    assert results[0]["episodes"] == results[1]["episodes"]
+    assert len(results[0]["episodes"]["returns"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-workers", "0"], "--num-workers 0 cannot be used; use 1 to --num-envs"),
+        (["--num-workers", "7"], "--num-workers 7 cannot be used; use 1 to --num-envs"),
+        (["--num-workers", "2", "--sim-backend", "physx_cuda"], "--sim-backend physx_cuda: on a GPU one process"),
+        (["--num-workers", "2", "--env-id", "PickCube-v1"], "for the robot tasks of `mikasa list`, and PickCube-v1"),
+        (["--num-workers", "2", "--env-id", "MemoryLength-v0"], "for the robot tasks of `mikasa list`, and MemoryLen"),
+    ],
+)
+def test_workers_that_cannot_train_are_refused_before_there_is_a_run(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert train("ppo-mlp", ["--num-envs", "6", *words, "--run-dir", str(folder)]) == 2
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("num_workers", [0, 4])
+def test_workers_that_cannot_evaluate_are_refused(num_workers: int, tmp_path: Path) -> None:
+    args = evaluate.Args((tmp_path / "none.pt",), num_envs=3, num_workers=num_workers)
+    with pytest.raises(OptionError, match=rf"--num-workers {num_workers} must be from 1 to --num-envs 3"):
+        evaluate.evaluate_checkpoints(args)
 
 
 # ---------------------------------------------------------------------- before anything starts

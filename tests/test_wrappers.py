@@ -159,7 +159,7 @@ def test_a_mode_that_is_chosen_later_is_the_same_mode(restored: Env, mode: str) 
     [
         ("rgb+joint", r"'joint' is not known; join any of " + ", ".join(MODES)),
         ("state_dict", r"which only gymnasium.make can choose; join any of " + ", ".join(MODES)),
-        ("joints+rgb", r"obs_mode='joints\+rgb' needs pictures, .*render_backend='[cg]pu'"),
+        ("joints+rgb", r"obs_mode='joints\+rgb' needs images, .*render_backend='[cg]pu'"),
         ("prompt", "no prompt"),
     ],
 )

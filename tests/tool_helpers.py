@@ -13,7 +13,7 @@ import torch
 
 from mikasa_robo import catalog
 from mikasa_robo.baselines import ppo_mlp
-from mikasa_robo.baselines.checkpoints import PPO_MLP, load_checkpoint, save_checkpoint, save_policy
+from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.networks import ActorCritic
 
 OWN_MODULE = "examples.point_back"
@@ -36,8 +36,6 @@ def own_task() -> Iterator[str]:
 def save_untrained(path: Path, env_id: str, obs_dim: int, module: str | None = None, **args: Any) -> Path:
     """A checkpoint of an untrained PPO-MLP policy with 8 actions; ``module`` registers its task."""
     torch.manual_seed(0)
-    trained = ppo_mlp.Args(env_id=env_id, **args)
-    save_policy(path, ActorCritic(obs_dim, 8, (16,)), env_id=env_id, step=0, args=trained.plain())
-    if module is not None:
-        save_checkpoint(path, {**load_checkpoint(path, PPO_MLP), "env_module": module})
+    trained = ppo_mlp.Args(env_id=env_id, env_module=module, **args)
+    save_policy(path, ActorCritic(obs_dim, 8, (16,)), trained, step=0)
     return path

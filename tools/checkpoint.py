@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor
 
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import CommonArgs
-from mikasa_robo.baselines.checkpoints import (
-    PPO_LSTM,
-    PPO_MLP,
-    CheckpointError,
-    load_checkpoint,
-    load_policy,
-    load_recurrent_policy,
-)
+from mikasa_robo.baselines.checkpoints import algorithm_of, load_network, read_policy
+from mikasa_robo.baselines.protocol import Policy
+from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_network
+from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError, resolve_env_id
 
-__all__ = ["Checkpoint", "load_network", "make_actor", "read_checkpoint", "resolve_checkpoint_env_id"]
+__all__ = ["Checkpoint", "import_foreign", "make_policy", "read_checkpoint", "resolve_checkpoint_env_id"]
 
 
 @dataclass(frozen=True)
@@ -48,32 +41,33 @@ def read_checkpoint(path: Path) -> Checkpoint:
         FileNotFoundError: there is no such file.
         CheckpointError: it is no checkpoint of a known algorithm.
     """
-    problems = []
-    for kind, trainer in ((PPO_MLP, ppo_mlp), (PPO_LSTM, ppo_lstm)):
-        try:
-            payload = load_checkpoint(path, kind)
-        except CheckpointError as error:
-            problems.append(error)
-            continue
-        args = trainer.Args.parse_plain(payload["args"])
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        module = payload.get("env_module")
-        return Checkpoint(path, digest, args.algorithm, payload["env_id"], module, payload["step"], args)
-    raise problems[0]
+    payload = read_policy(path)
+    args = algorithm_of(payload, path).load().args_type.from_dict(payload["args"])
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Checkpoint(path, digest, args.algorithm, payload["env_id"], payload["env_module"], payload["step"], args)
 
 
-def load_network(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Any:
-    """The policy's networks, on ``device``."""
-    load: Callable[..., Any] = load_policy if checkpoint.algorithm == ppo_mlp.Args.algorithm else load_recurrent_policy
-    return load(checkpoint.path, device)
+def make_policy(checkpoint: Checkpoint, network: Any = None, device: torch.device | str = "cpu") -> Policy:
+    """The policy of a checkpoint, with its network (None: from the file, on ``device``)."""
+    network = load_network(checkpoint.path, device) if network is None else network
+    return get_algorithm(checkpoint.algorithm).load().make_policy(network)
 
 
-def make_actor(checkpoint: Checkpoint, network: Any) -> tuple[Callable[[Any], Tensor], Callable[[], None]]:
-    """A function from observations (N, …) to actions (N, A), and one to call before each round of episodes."""
-    if checkpoint.algorithm == ppo_mlp.Args.algorithm:
-        return network.act, lambda: None
-    player = ppo_lstm.Player(network)
-    return player.act, player.begin
+def import_foreign(algorithm: str | None, network: str | None) -> None:
+    """Import the modules that ``--algorithm`` and ``--network`` name as module:NAME, None for those not given.
+
+    Raises:
+        OptionError: a name is malformed or not registered, or there is no such module.
+    """
+    option = "--algorithm"
+    try:
+        if algorithm is not None:
+            use_algorithm(algorithm)
+        option = "--network"
+        if network is not None:
+            use_network(network)
+    except (EnvIdError, RegistryError) as error:
+        raise OptionError(f"{option}: {error}") from error
 
 
 def resolve_checkpoint_env_id(checkpoint: Checkpoint, asked: str | None) -> str:

@@ -15,7 +15,6 @@ import tyro
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, MemoryType, TaskSpec
 
-from .algorithms import ALGORITHMS
 from .extras import TRAIN_MODULES, missing_module_message
 
 __all__ = ["main"]
@@ -42,7 +41,8 @@ class Train:
     """Train an agent. `mikasa train ppo-mlp --help` shows the options of that algorithm."""
 
     algorithm: tyro.conf.Positional[str]
-    """The algorithm, ppo-mlp or ppo-lstm. All options after it are the algorithm's own."""
+    """The algorithm: ppo-mlp, ppo-lstm, or module:NAME for one that a module of your own registers. All options after it
+    are the algorithm's own."""
 
 
 @dataclass
@@ -136,7 +136,7 @@ def _dispatch(args: list[str]) -> int:
         # Handed over before anything is parsed: the options, --help included, are the algorithm's.
         return _train(args[1], args[2:])
     if args and args[0] in _MODULES:
-        return _run(_MODULES[args[0]], args[1:], f"mikasa {args[0]}")
+        return _run(_MODULES[args[0]], f"mikasa {args[0]}", args[1:])
     # Any: tyro takes a union of commands, for which typing has no name.
     command_type: Any = _Command
     description = "MIKASA: robot tasks that need memory. `mikasa --version` prints the version."
@@ -147,16 +147,13 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(algorithm: str, argv: Sequence[str]) -> int:
-    if algorithm not in ALGORITHMS:
-        print(f"mikasa train {algorithm}: no such algorithm; use {' or '.join(ALGORITHMS)}", file=sys.stderr)
-        return 2
-    return _run(f"mikasa_robo.baselines.{algorithm.replace('-', '_')}", argv, "mikasa train")
+    return _run("mikasa_robo.baselines.command", "mikasa train", algorithm, argv)
 
 
-def _run(module: str, argv: Sequence[str], command: str) -> int:
+def _run(module: str, command: str, *arguments: Any) -> int:
     try:
-        run: Callable[[Sequence[str]], int | None] = importlib.import_module(module).main
-        return run(argv) or 0
+        run: Callable[..., int | None] = importlib.import_module(module).main
+        return run(*arguments) or 0
     except ModuleNotFoundError as error:
         if error.name not in TRAIN_MODULES:
             raise

@@ -233,11 +233,11 @@ def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
 
 
 def _rendering(device: str) -> Check:
-    name = "drawing on CPU" if device == "cpu" else "drawing on GPU"
+    name = "rendering on CPU" if device == "cpu" else "rendering on GPU"
     problem = rendering_problem(device)
     if problem is None:
-        return Check(name, True, "SAPIEN draws a red box, and it is red")
-    return Check(name, False, f"SAPIEN cannot draw: {problem}", FIX)
+        return Check(name, True, "SAPIEN renders a test image correctly")
+    return Check(name, False, f"SAPIEN cannot render: {problem}", FIX)
 
 
 def _caches(facts: Mapping[str, Any]) -> list[Check]:

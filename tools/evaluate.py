@@ -56,6 +56,10 @@ class Args:
     env_id: str | None = None
     """The task that the checkpoints were trained on. Only needed for a task of your own, as module:ID: a module is
     imported only where you name it."""
+    algorithm: str | None = None
+    """Only needed for an algorithm of your own, as module:NAME: a module is imported only where you name it."""
+    network: str | None = None
+    """Likewise for a network of your own."""
     episodes: int | None = None
     """Episodes of each checkpoint, 100 by default; episode k has the seed 2000000 + k."""
     protocol: Literal["fixed", "paper"] = "fixed"
@@ -64,6 +68,9 @@ class Args:
     """Episodes that run at a time. The episodes are the same whatever the number."""
     sim_backend: str | None = None
     """Physics backend of robot tasks, such as physx_cpu; by default as in training."""
+    num_workers: int | None = None
+    """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
+    in this process. Results are the same."""
     out: Path | None = None
     """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder."""
 
@@ -75,10 +82,12 @@ def check(args: Args) -> list[Checkpoint]:
         OptionError: an option cannot be used, or the result would be written over a file.
         CheckpointError, FileNotFoundError: see `read_checkpoint`.
     """
-    from .checkpoint import read_checkpoint, resolve_checkpoint_env_id
+    from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
 
     if args.num_envs < 1:
         raise OptionError(f"--num-envs {args.num_envs} must be at least 1")
+    if args.num_workers is not None and not 1 <= args.num_workers <= args.num_envs:
+        raise OptionError(f"--num-workers {args.num_workers} must be from 1 to --num-envs {args.num_envs}")
     if args.episodes is not None and args.episodes < 1:
         raise OptionError(f"--episodes {args.episodes} must be at least 1")
     if not args.checkpoint:
@@ -89,6 +98,7 @@ def check(args: Args) -> list[Checkpoint]:
         if len(args.checkpoint) != PAPER_RUNS:
             count = len(args.checkpoint)
             raise OptionError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of different seeds")
+    import_foreign(args.algorithm, args.network)
     checkpoints = [read_checkpoint(path) for path in args.checkpoint]
     first = checkpoints[0]
     for other in checkpoints[1:]:
@@ -145,7 +155,7 @@ def figures(result: Evaluation, metric: str) -> list[float]:
 
 def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
     """Mean, standard error and 95 % interval of each metric, over training runs or over the episodes of a single run."""
-    from mikasa_robo.baselines.evaluation import wilson_interval
+    from mikasa_robo.statistics import wilson_interval
 
     from .intervals import bootstrap_interval, standard_error
 
@@ -190,17 +200,17 @@ def evaluate_checkpoints(
     """
     import gymnasium as gym
 
+    from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
     from mikasa_robo.baselines.loggers import provenance
-    from mikasa_robo.baselines.training import env_factory
 
-    from .checkpoint import load_network, make_actor
+    from .checkpoint import make_policy
 
     require_modules("report", "rliable")
     checkpoints = check(args)
     first = checkpoints[0]
     episodes = args.episodes or (PAPER_EPISODES if args.protocol == "paper" else EPISODES)
-    trained = dataclasses.replace(first.args, env_id=first.env_id)
+    trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
     if args.sim_backend is not None:
         trained.sim_backend = args.sim_backend
     with contextlib.ExitStack() as stack:
@@ -214,8 +224,8 @@ def evaluate_checkpoints(
         device = env.unwrapped.device
         results = []
         for checkpoint in checkpoints:
-            act, begin = make_actor(checkpoint, load_network(checkpoint, device))
-            result = evaluate(act, env, episodes=episodes, first_seed=FIRST_SEED, device=device, begin=begin)
+            policy = make_policy(checkpoint, device=device)
+            result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
             log.info("%s, %s", checkpoint.path, result.describe())
             results.append(result)
     content = {
@@ -241,7 +251,7 @@ def _entry(checkpoint: Checkpoint, result: Evaluation) -> dict[str, Any]:
         "sha256": checkpoint.sha256,
         "seed": checkpoint.args.seed,
         "training_steps": checkpoint.step,
-        "args": checkpoint.args.plain(),
+        "args": checkpoint.args.to_dict(),
         "summary": result.summary(),
         "episodes": {name: column for name, column in dataclasses.asdict(result).items() if isinstance(column, list)},
     }

@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mikasa_robo.baselines.arguments import read_env_kwargs
-from mikasa_robo.baselines.environments import is_robot_task, make_env
+from mikasa_robo.baselines.checkpoints import load_network
+from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task, make_training_env
 from mikasa_robo.baselines.evaluation import find_horizon
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.experts.evaluation import PolicyMaker
 from mikasa_robo.experts.makers import POLICY_NAMES, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE
 from mikasa_robo.experts.registry import make_skill
+from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.video import Images, VideoWriter, tile_images
 
-from .checkpoint import load_network, make_actor, read_checkpoint
+from .checkpoint import make_policy, read_checkpoint
 from .env_ids import OptionError
 
 __all__ = [
@@ -111,19 +113,19 @@ class CheckpointPlayer:
         self.checkpoint = read_checkpoint(path)
         args = self.checkpoint.args
         self.settings = EnvSettings(
-            args.obs or args.default_obs,
+            choose_obs_mode(args),
             args.control_mode,
             args.reward_mode,
             args.sim_backend,
             read_env_kwargs(args.env_kwargs),
         )
-        self._network = load_network(self.checkpoint)
+        self._network = load_network(path)
 
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
         """See `PolicyPlayer`."""
         task: Any = env.unwrapped
         layout = ObservationLayout.of(task.single_observation_space)
-        expected = self._network.obs_dim, self._network.action_dim
+        expected = self._network.layout.width, self._network.action.dim
         found = layout.width, task.single_action_space.shape[-1]
         if expected != found or layout != self._network.layout:
             raise UnsuitablePolicyError(
@@ -134,9 +136,8 @@ class CheckpointPlayer:
     def start(self, env: gym.Env[Any, Any]) -> Act:
         """See `PolicyPlayer`."""
         self.require_fit(env)
-        act, begin = make_actor(self.checkpoint, self._network.to(env.unwrapped.device))  # type: ignore[attr-defined]
-        begin()
-        return lambda obs, info: act(obs)
+        policy = make_policy(self.checkpoint, self._network.to(env.unwrapped.device))  # type: ignore[attr-defined]
+        return lambda obs, info: policy.act(obs)
 
 
 def load_player(policy: str) -> ScriptedPlayer | CheckpointPlayer:
@@ -157,7 +158,7 @@ def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mo
     if not is_robot_task(env_id):
         raise OptionError(f"--env-id {env_id} is no robot task; only those can be recorded")
     try:
-        return make_env(
+        return make_training_env(
             num_envs,
             render_mode,
             env_id=env_id,
@@ -173,7 +174,6 @@ def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mo
         raise OptionError(f"--env-id {env_id} cannot be made: {error}") from error
 
 
-@torch.no_grad()
 def play(env: Any, player: PolicyPlayer, seeds: int | Sequence[int], every: int = 1) -> Iterator[Frame]:
     """Play one episode in each environment until all are over.
 
@@ -184,26 +184,19 @@ def play(env: Any, player: PolicyPlayer, seeds: int | Sequence[int], every: int 
         every: yield a frame at each ``every``-th control step and at the end of each episode; with 0 only the last
             frame, without images.
     """
-    obs, info = env.reset(seed=seeds if isinstance(seeds, int) else list(seeds))
-    act = player.start(env)
-    n = env.unwrapped.num_envs
-    running = np.ones(n, dtype=bool)
-    success = np.zeros(n, dtype=bool)
-    if every:
-        yield Frame(_images(env), running, success)
-    for t in range(1, find_horizon(env) + 1):
-        obs, _, terminated, truncated, info = env.step(act(obs, info))
-        if "success" in info:
-            success = success | (info["success"].cpu().numpy() & running)
-        after = running & ~(terminated | truncated).cpu().numpy()
+    policy: list[Act] = []  # made once the environment has been reset
+    totals = EpisodeTotals()
+    seed = seeds if isinstance(seeds, int) else list(seeds)
+    for step in play_episodes(env, lambda obs, info: policy[0](obs, info), seed, find_horizon(env)):
+        if step.t == 0:
+            policy.append(player.start(env))
+        totals.add(step)
         # An episode that ends between two frames gets one for its end.
-        if every and (t % every == 0 or (after != running).any()):
-            yield Frame(_images(env), running, success)
-        running = after
-        if not running.any():
-            break
+        if every and (step.t % every == 0 or bool((step.still_running != step.running).any())):
+            yield Frame(_images(env), step.running.cpu().numpy(), totals.success_once.cpu().numpy())
     if not every:
-        yield Frame(np.zeros((n, 0, 0, 3), dtype=np.uint8), running, success)
+        nothing = np.zeros((env.unwrapped.num_envs, 0, 0, 3), dtype=np.uint8)
+        yield Frame(nothing, step.still_running.cpu().numpy(), totals.success_once.cpu().numpy())
 
 
 def _images(env: Any) -> Images:

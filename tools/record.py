@@ -46,6 +46,10 @@ class Options:
     policy: str = "expert"
     """expert, a variant of it (window, memoryless, exhaustive, posture, random), or the checkpoint file of a trained
     policy."""
+    algorithm: str | None = None
+    """Only needed for a checkpoint of an algorithm of your own, as module:NAME."""
+    network: str | None = None
+    """Likewise for a network of your own."""
     episodes: int = 3
     """How many; episode k has the seed `seed` + k."""
     overlay: tuple[OverlayName, ...] = ("all",)
@@ -163,9 +167,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.sim.render import RenderingUnavailableError
 
+    from .checkpoint import import_foreign
     from .playing import UnsuitablePolicyError, load_player
 
     try:
+        import_foreign(options.algorithm, options.network)
         for line in record(options, load_player(options.policy)):
             print(line)
     except (OptionError, CheckpointError, UnsuitablePolicyError, RenderingUnavailableError) as error:

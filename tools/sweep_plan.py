@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mikasa_robo.baselines.registry import ALGORITHMS, get_algorithm
 from mikasa_robo.env_ids import split_env_id
 
-from .algorithms import ALGORITHMS, load_trainer
 from .env_ids import OptionError, resolve_env_id
 
 if sys.version_info >= (3, 11):
@@ -167,17 +167,17 @@ def _check_tasks(tasks: Sequence[str]) -> None:
 def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
     """Let the algorithm read its own options, for every task."""
     from mikasa_robo.baselines.arguments import ArgumentError
-    from mikasa_robo.baselines.training import parse_args
+    from mikasa_robo.baselines.command import parse_args
 
     if not isinstance(options, dict):
         raise SweepError(
             f"options.{algorithm} = {options!r} is not a table; write [options.{algorithm}] above the options"
         )
-    trainer = load_trainer(algorithm)
+    args_type = get_algorithm(algorithm).load().args_type
     for name in RESERVED:
         if name in options:
             raise SweepError(f"options.{algorithm}.{name} is set by the sweep itself; remove it")
-    fields = [field.name for field in dataclasses.fields(trainer.Args) if field.name not in RESERVED]
+    fields = [field.name for field in dataclasses.fields(args_type) if field.name not in RESERVED]
     _refuse_unknown(options, fields, f"options.{algorithm}.")
     for task in tasks:
         run = PlannedRun(task, algorithm, 0, options)
@@ -186,7 +186,7 @@ def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
         refusal = open(os.devnull, "w")  # noqa: SIM115
         with refusal, contextlib.redirect_stdout(refusal), contextlib.redirect_stderr(refusal):
             try:
-                args = parse_args(trainer.Args, words, "")
+                args = parse_args(args_type, words, "")
             except SystemExit:
                 args = None
             except ArgumentError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch
+from mani_skill.agents.base_agent import BaseAgent
 from mani_skill.envs.scene import ManiSkillScene
-from mani_skill.utils.structs import Articulation
 from torch import Tensor
+
+from mikasa_robo.sim.controllers import SavedControllers
 
 
 class ArmHold:
@@ -16,17 +15,14 @@ class ArmHold:
 
     Args:
         scene: the scene they are in.
-        robot: the robot of every environment.
+        agent: the robot of every environment and its controllers.
         held: (N,) bool, the environments whose robot stays where it is.
-        memory: the per-environment tensors that controllers keep from step to step: owner, attribute, tensor (N, …).
     """
 
-    def __init__(
-        self, scene: ManiSkillScene, robot: Articulation, held: Tensor, memory: Iterable[tuple[Any, str, Tensor]]
-    ) -> None:
-        self._scene, self._robot, self._held = scene, robot, held
-        self._qpos = robot.get_qpos().clone()
-        self._memory = [(owner, name, tensor.clone()) for owner, name, tensor in memory]
+    def __init__(self, scene: ManiSkillScene, agent: BaseAgent, held: Tensor) -> None:
+        self._scene, self._robot, self._held = scene, agent.robot, held
+        self._qpos = agent.robot.get_qpos().clone()
+        self._controllers = SavedControllers(agent, len(held))
 
     def apply(self) -> None:
         """Sets the drive targets. To be called before every substep: some controllers move their targets in between."""
@@ -46,8 +42,4 @@ class ArmHold:
 
     def restore_controllers(self) -> None:
         """Gives controllers back what they remembered: an action that was not carried out leaves no trace in them."""
-        for owner, name, before in self._memory:
-            now = getattr(owner, name)
-            now = now.raw_pose if hasattr(now, "raw_pose") else now
-            held = self._held.reshape(-1, *[1] * (now.ndim - 1))
-            now.copy_(torch.where(held, before, now))
+        self._controllers.restore(self._held)

@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 
 from mikasa_robo.checks import whole_number
 from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.tensors import constant
 
 from . import rewards
 from .env import MemoryEnv, StepData
@@ -196,9 +197,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     def sample(self, u: Uniforms) -> ChoiceState:
         arrange = block_places if self.grid else arc_places
-        return sample_choice(
-            u, self.num_candidates, self.num_targets, torch.tensor(self.heights()), self.radius, arrange
-        )
+        heights = constant(tuple(self.heights()), torch.float32, u.device)
+        return sample_choice(u, self.num_candidates, self.num_targets, heights, self.radius, arrange)
 
     def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return choice_layout(s, elapsed, self.timeline.phase(elapsed), self.cue_steps_per_item, self.cue_order)

@@ -10,6 +10,7 @@ from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 from mani_skill.utils import common
 from torch import Tensor
 
+from mikasa_robo import tensors
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import number, one_of
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
@@ -140,7 +141,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         self._reset_table_and_robot(noise)
         visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
         velocities = self.initial_velocities(rows)
-        self.object_layout.reset(visible, home, velocities)
+        self.object_layout.reset(visible, home, velocities, env_idx)
         self._speeds[env_idx] = 0.0 if velocities is None else torch.linalg.norm(velocities[..., :3], dim=-1)
         self._action[env_idx] = 0.0
 
@@ -167,9 +168,9 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     def _step_held(self, action: Any) -> Any:
         """A control step in which robots whose response phase has not begun stay where they are."""
         held = ~self.timeline.responding(self._elapsed_steps)
-        if self.device.type == "cpu" and not held.any():
+        if not tensors.reads_wait(self.device) and not held.any():
             return super()._step_action(action)
-        self._hold = hold = ArmHold(self.scene, self.agent.robot, held, self._controller_tensors())
+        self._hold = hold = ArmHold(self.scene, self.agent, held)
         try:
             action = super()._step_action(action)
         finally:

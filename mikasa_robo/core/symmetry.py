@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -36,6 +37,12 @@ CUBE_ROTATIONS = _cube_rotations()
 """(24, 4) quaternions wxyz that turn a cube of one colour into itself."""
 
 
+@functools.cache
+def _on(symmetries: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A copy that is made once for each device: copying from the host waits for a GPU."""
+    return symmetries.to(dtype=dtype, device=device)
+
+
 def canonical_rotation(q: Tensor, symmetries: Tensor) -> Tensor:
     """The least rotations that look the same.
 
@@ -48,7 +55,7 @@ def canonical_rotation(q: Tensor, symmetries: Tensor) -> Tensor:
     Returns:
         (N, 4), of the dtype and on the device of ``q``.
     """
-    same = quaternion_raw_multiply(q[:, None], symmetries.to(q))  # (N, S, 4)
+    same = quaternion_raw_multiply(q[:, None], _on(symmetries, q.dtype, q.device))  # (N, S, 4)
     least = same[..., 0].abs().argmax(dim=1)
     return same[torch.arange(len(q), device=q.device), least]
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from mikasa_robo.assets.low_poly import thin_out_ground
 from mikasa_robo.catalog import DEFAULT_VIEW
+from mikasa_robo.tensors import constant
 
 from .sampling import ROBOT_BASE_X
 from .seeds import SeededEnv
-from .tensors import constant
 
 START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
 """Joint positions at the start of an episode before noise: rad, and m for the two fingers."""
@@ -61,8 +61,9 @@ class TabletopEnv(SeededEnv):
 
     def _reset_table_and_robot(self, noise: Tensor) -> None:
         """Puts table and robot of the environments being reset where they start; ``noise`` (b, 7) of the arm, rad."""
-        qpos = constant(START_QPOS, noise).repeat(len(noise), 1)
+        qpos = constant(START_QPOS, noise.dtype, noise.device).repeat(len(noise), 1)
         qpos[:, :ARM_JOINTS] += noise
         self.table_scene.table.set_pose(self.table_scene.table.initial_pose)
         self.agent.reset(qpos.to(torch.float32))
-        self.agent.robot.set_pose(Pose.create_from_pq(p=[ROBOT_BASE_X, 0, 0], device=self.device))
+        base = (ROBOT_BASE_X, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+        self.agent.robot.set_pose(Pose.create(constant(base, torch.float32, self.device)))

@@ -7,15 +7,19 @@ observed, then applied and fetched; observations, evaluation and rewards never w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import sapien
 import torch
 from mani_skill.envs.scene import ManiSkillScene
-from mani_skill.utils.structs import Actor
+from mani_skill.utils.structs import Actor, Pose
 from torch import Tensor
 
+from mikasa_robo import tensors
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
+from mikasa_robo.sim.buffers import as_index_buffer
 
 PARKING_HEIGHT = 1000.0
 """z of parked objects, m; the cameras' far planes are at 100 m."""
@@ -47,22 +51,50 @@ class ObjectLayout:
                 raise ValueError(
                     f"{actor.name} is {actor.px_body_type}: only actors that can move are hidden and shown"
                 )
-        self._rows: Tensor | None = None
 
-    @property
+    @functools.cached_property
     def rows(self) -> Tensor:
         """(N, K) rows of the objects in the simulator's buffer; known once the simulation has started."""
-        if self._rows is None:
-            self._rows = torch.stack([actor._body_data_index for actor in self._actors], dim=1)
-        return self._rows
+        return torch.stack([actor._body_data_index for actor in self._actors], dim=1)
+
+    @functools.cached_property
+    def _all_rows(self) -> Any:
+        """The rows of all objects as an index buffer."""
+        return as_index_buffer(self.rows.flatten().to(torch.int32))
+
+    @functools.cached_property
+    def _offsets(self) -> Tensor | None:
+        """(N, 13) what the simulator's buffer adds to the state of an object; None: nothing.
+
+        With ``parallel_in_single_scene`` the environments stand side by side in one world.
+        """
+        if not self._scene.parallel_in_single_scene:
+            return None
+        return torch.nn.functional.pad(self._scene.scene_offsets, (0, 10))
 
     def read(self) -> Tensor:
-        """(N, K, 13): position (m), quaternion wxyz, linear (m/s) and angular velocity (rad/s) of every object."""
+        """(N, K, 13): position (m), quaternion wxyz, linear (m/s) and angular velocity (rad/s) of every object.
+
+        Positions are relative to each environment's own origin.
+        """
         if self._scene.gpu_sim_enabled:
-            return self._scene.px.cuda_rigid_dynamic_data.torch()[self.rows]
+            data = self._scene.px.cuda_rigid_dynamic_data.torch()[self.rows]
+            return data if self._offsets is None else data - self._offsets[:, None]
         return torch.stack(
             [torch.cat([a.pose.raw_pose, a.linear_velocity, a.angular_velocity], dim=-1) for a in self._actors], dim=1
         )
+
+    def _in_world(self, state: Tensor, envs: Tensor | None = None) -> Tensor:
+        """What the simulator's buffer holds for objects with ``state`` (b, …, 13) relative to each environment's origin.
+
+        Args:
+            state: of the objects.
+            envs: (b,) their environments; None: all, b = N.
+        """
+        if self._offsets is None:
+            return state
+        offsets = self._offsets if envs is None else self._offsets[envs]
+        return state + (offsets if state.ndim == 2 else offsets[:, None])
 
     def poses(self, visible: Tensor, home: Tensor) -> Tensor:
         """(N, K, 7) where objects belong: ``home`` (N, K, 7) where ``visible`` (N, K), else their parking place."""
@@ -73,22 +105,36 @@ class ObjectLayout:
         """(N, K) bool: the objects that are hidden, of those that `read` gave."""
         return objects[..., 2] > PARKING_HEIGHT / 2
 
-    def reset(self, visible: Tensor, home: Tensor, velocity: Tensor | None = None) -> None:
-        """Puts the objects of the environments being reset where they belong; BaseEnv.reset applies it.
+    def reset(
+        self, visible: Tensor, home: Tensor, velocity: Tensor | None = None, env_idx: Tensor | None = None
+    ) -> None:
+        """Puts the objects of b environments where they belong; BaseEnv.reset applies it.
 
         Args:
-            visible: (b, K) bool for the b environments that ManiSkill's reset mask names.
+            visible: (b, K) bool.
             home: (b, K, 7).
             velocity: (b, K, 6) linear (m/s) and angular (rad/s), with which dynamic objects start; None: at rest.
+            env_idx: (b,) the environments; None: all.
         """
-        from mani_skill.utils.structs import Pose
-
         poses = self.poses(visible, home)
+        if self._scene.gpu_sim_enabled:
+            # not by ManiSkill's setters, which take a mask of the environments and so wait for a GPU
+            velocity = torch.zeros_like(poses[..., :6]) if velocity is None else velocity * self._is_dynamic
+            rows = self.rows if env_idx is None else self.rows[env_idx]
+            state = self._in_world(torch.cat([poses, velocity.to(poses)], dim=-1), env_idx)
+            self._scene.px.cuda_rigid_dynamic_data.torch()[rows] = state
+            return
         for k, actor in enumerate(self._actors):
             actor.set_pose(Pose.create(poses[:, k]))
             if velocity is not None and actor.px_body_type == "dynamic":
                 actor.set_linear_velocity(velocity[:, k, :3])
                 actor.set_angular_velocity(velocity[:, k, 3:])
+
+    @functools.cached_property
+    def _is_dynamic(self) -> Tensor:
+        """(K, 1) bool."""
+        dynamic = [[actor.px_body_type == "dynamic"] for actor in self._actors]
+        return torch.tensor(dynamic, device=self._scene.device)
 
     def apply(self, put: Tensor, visible: Tensor, home: Tensor) -> None:
         """Puts objects where they belong, at rest, and brings the simulator's buffers up to date.
@@ -98,25 +144,29 @@ class ObjectLayout:
             visible: (N, K) bool.
             home: (N, K, 7).
         """
+        px, poses = self._scene.px, self.poses(visible, home)
+        if tensors.reads_wait(put.device):
+            # how many objects are put is unknown here, so all rows are written, most of them with what they hold
+            data, state = px.cuda_rigid_dynamic_data.torch(), self._in_world(torch.nn.functional.pad(poses, (0, 6)))
+            data[self.rows] = torch.where(put[..., None], state, data[self.rows])
+            px.gpu_apply_rigid_dynamic_data(self._all_rows)
+            px.gpu_fetch_rigid_dynamic_data()
+            return
         if not put.any():
             return
-        poses = self.poses(visible, home)
-        if not self._scene.gpu_sim_enabled:
-            for k in torch.nonzero(put[0]).flatten().tolist():
-                actor = self._actors[k]
-                pose = poses[0, k].numpy()
-                actor.set_pose(sapien.Pose(pose[:3], pose[3:]))
-                if actor.px_body_type == "dynamic":
-                    actor.set_linear_velocity(torch.zeros(3))
-                    actor.set_angular_velocity(torch.zeros(3))
+        if self._scene.gpu_sim_enabled:
+            rows, envs = self.rows[put], torch.nonzero(put)[:, 0]
+            state = self._in_world(torch.nn.functional.pad(poses[put], (0, 6)), envs)
+            px.cuda_rigid_dynamic_data.torch()[rows] = state
+            px.gpu_apply_rigid_dynamic_data(as_index_buffer(rows.to(torch.int32)))
+            px.gpu_fetch_rigid_dynamic_data()
             return
-        data = self._scene.px.cuda_rigid_dynamic_data.torch()
-        rows = self.rows[put]
-        at_rest = torch.zeros(len(rows), 13, device=data.device)
-        at_rest[:, :7] = poses[put]
-        data[rows] = at_rest
-        self._scene.px.gpu_apply_rigid_dynamic_data()
-        self._scene.px.gpu_fetch_rigid_dynamic_data()
+        for k in torch.nonzero(put[0]).flatten().tolist():
+            actor, pose = self._actors[k], poses[0, k].numpy()
+            actor.set_pose(sapien.Pose(pose[:3], pose[3:]))
+            if actor.px_body_type == "dynamic":
+                actor.set_linear_velocity(torch.zeros(3))
+                actor.set_angular_velocity(torch.zeros(3))
 
 
 __getattr__ = deprecated_names(__name__, {"Stage": "ObjectLayout"})

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
+
 BATCHED = "physx_cpu_batched"
 """Name of the backend that simulates many environments on CPU; "physx_cpu" chooses it for ``num_envs > 1``."""
 CPU_NAMES = ("cpu", "physx_cpu")
@@ -51,8 +53,10 @@ def is_batched_cpu(sim_backend: str, num_envs: int) -> bool:
 def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor:
     """The environments that ``env_idx`` names.
 
+    What is on a GPU already is not checked, since that would wait for the GPU.
+
     Args:
-        env_idx: (b,) whole numbers or (N,) bools.
+        env_idx: (b,) whole numbers or (N,) bools. Bools on a GPU make Python wait for it, to learn b.
         num_envs: N.
         device: where the result is wanted.
 
@@ -63,12 +67,13 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
         ValueError: an environment is named twice.
         IndexError: an environment that is not there.
     """
-    index = torch.as_tensor(env_idx, device=device).reshape(-1)
+    index = torch.as_tensor(env_idx).reshape(-1)
     if index.dtype == torch.bool:
         index = torch.nonzero(index).reshape(-1)
     index = index.to(torch.int64)
-    if len(index.unique()) != len(index):
-        raise ValueError(f"env_idx={index.tolist()} names an env twice")
-    if len(index) and (int(index.min()) < 0 or int(index.max()) >= num_envs):
-        raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{num_envs - 1}")
-    return index
+    if not tensors.reads_wait(index.device):
+        if len(index.unique()) != len(index):
+            raise ValueError(f"env_idx={index.tolist()} names an env twice")
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= num_envs):
+            raise IndexError(f"env_idx={index.tolist()} names an env outside 0…{num_envs - 1}")
+    return index.to(device, non_blocking=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from mani_skill.agents.base_agent import BaseAgent
 from mani_skill.agents.controllers.base_controller import DictController
 from mani_skill.agents.multi_agent import MultiAgent
@@ -66,4 +67,5 @@ class SavedControllers:
         for holder, name, old in self._saved:
             now = getattr(holder, name)
             now = now.raw_pose if hasattr(now, "raw_pose") else now
-            now[envs] = old[envs]
+            chosen = envs.reshape(-1, *[1] * (now.ndim - 1))
+            now.copy_(torch.where(chosen, old, now))

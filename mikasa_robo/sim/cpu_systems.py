@@ -27,6 +27,7 @@ class CpuSystems:
         self.threads = threads
         self._scenes = list(scenes)
         self._systems: list[physx.PhysxCpuSystem] = [scene.physx_system for scene in self._scenes]
+        self._offsets: dict[sapien.Scene, np.ndarray] = {}
         self._pool: ScenePool | None = None
         self._pending_substeps = 0
 
@@ -71,8 +72,12 @@ class CpuSystems:
         return [contact for system in self._systems for contact in system.get_contacts()]
 
     def get_scene_offset(self, scene: sapien.Scene) -> np.ndarray:
-        """Zero: every CPU scene has a world of its own."""
-        return np.zeros(3, dtype=np.float32)
+        """(3,) m, what `set_scene_offset` was told; zero by default, as every CPU scene has a world of its own."""
+        return self._offsets.get(scene, np.zeros(3, dtype=np.float32)).copy()
+
+    def set_scene_offset(self, scene: sapien.Scene, offset: Sequence[float] | np.ndarray) -> None:
+        """Remembers where the environment of ``scene`` stands if all are built in one scene. Moves nothing by itself."""
+        self._offsets[scene] = np.array(offset, dtype=np.float32)
 
     def sync_poses_gpu_to_cpu(self) -> None:
         """Finishes outstanding steps. There is nothing to copy, as bodies live on the CPU."""

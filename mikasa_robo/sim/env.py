@@ -64,6 +64,9 @@ class BatchedSimMixin(BaseEnv):
         robot_visuals: what a robot is drawn with: "stock" the meshes that ManiSkill ships; "low_poly" a tenth of their
             triangles, several times as fast without a GPU and hardly to be told apart (see `assets.low_poly`); "auto"
             low-poly where observations hold pictures that the CPU draws, else stock. What collides is the same in all.
+        parallel_in_single_scene: builds all environments in one scene, next to one another. On a GPU this is for viewing
+            them together. On CPU nothing is drawn and one thread simulates all; it shows without a GPU whether code that
+            reads the simulator's buffers accounts for ``scene.scene_offsets``.
     """
 
     # a flag of its own: while a reset builds a new scene there is none either, and the environment is not closed
@@ -91,12 +94,13 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
-        if self._batched_cpu and parallel_in_single_scene:
-            raise ValueError(
-                "parallel_in_single_scene=True needs sim_backend='physx_cuda': on CPU every environment has its own scene"
-            )
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
+        if self._batched_cpu and parallel_in_single_scene and wants_pictures:
+            raise ValueError(
+                "parallel_in_single_scene=True draws nothing in batched CPU simulation: use sim_backend='physx_cuda', or "
+                "render_mode=None with obs_mode='state' or 'state_dict'"
+            )
         if render_backend == "auto":
             render_backend = ("gpu" if torch.cuda.is_available() else "cpu") if wants_pictures else "none"
         if wants_pictures:
@@ -153,6 +157,7 @@ class BatchedSimMixin(BaseEnv):
             backend=self.backend,
             threads=self._sim_threads,
             debug=self._sim_debug,
+            parallel_in_single_scene=self._parallel_in_single_scene,
         )
         self.scene.px.timestep = 1.0 / self._sim_freq
 
@@ -250,7 +255,7 @@ class BatchedSimMixin(BaseEnv):
         others[index] = False
         self._kept_controllers = (others, SavedControllers(self.agent, self.num_envs))
         try:
-            with self._forcing(index.tolist()):
+            with self._forcing(index):
                 return super().reset(seed=seed, options={**(options or {}), "env_idx": index})
         finally:
             self._kept_controllers = None
@@ -297,10 +302,15 @@ class BatchedSimMixin(BaseEnv):
         with self._forcing(range(self.num_envs) if env_idx is None else common.to_numpy(env_idx).tolist()):
             super().set_state_dict(state, env_idx)
 
-    def _forcing(self, envs: Iterable[int]) -> contextlib.AbstractContextManager[None]:
+    def _forcing(self, envs: Iterable[int] | Tensor) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these envs is applied, changed or not; see `ForcedRows`."""
         scene = self.scene
-        return scene.px.forcing(envs) if isinstance(scene, BatchedCpuScene) else contextlib.nullcontext()
+        if not isinstance(scene, BatchedCpuScene):
+            return contextlib.nullcontext()
+        envs = envs.tolist() if isinstance(envs, Tensor) else envs
+        if scene.parallel_in_single_scene:
+            envs = [0] if list(envs) else []  # the bodies of every env are in the first scene
+        return scene.px.forcing(envs)
 
     def _clear(self) -> None:
         scene = self.scene

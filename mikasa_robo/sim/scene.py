@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import sapien
 import torch
 from mani_skill.envs.scene import ManiSkillScene
@@ -18,6 +19,13 @@ from torch import Tensor
 
 from .internals import install_row_lookup
 from .physx import BatchedCpuPhysx
+
+
+def grid_offsets(count: int, spacing: float) -> np.ndarray:
+    """(count, 3) where ManiSkill puts environments that share a world: a square grid, ``spacing`` m apart."""
+    length = int(np.ceil(np.sqrt(count)))
+    x, y = np.arange(count) % length - length // 2, np.arange(count) // length - length // 2
+    return np.stack([x * spacing, y * spacing, np.zeros(count)], axis=1).astype(np.float32)
 
 
 class _Picture:
@@ -58,6 +66,8 @@ class BatchedCpuScene(ManiSkillScene):
         sub_scenes: one `sapien.Scene` per environment, each with a ``PhysxCpuSystem`` of its own.
         threads: threads that step them.
         debug: see `BatchedCpuPhysx`.
+        parallel_in_single_scene: ManiSkill builds every environment in the first sub-scene, in a grid. As on a GPU, the
+            simulator's buffers then hold positions that include ``scene_offsets``, and ManiSkill's poses do not.
     """
 
     is_batched_cpu = True
@@ -73,10 +83,20 @@ class BatchedCpuScene(ManiSkillScene):
         backend: BackendInfo,
         threads: int,
         debug: bool,
+        parallel_in_single_scene: bool = False,
     ) -> None:
         install_row_lookup()
-        super().__init__(sub_scenes, sim_config=sim_config, device=device, backend=backend)
+        super().__init__(
+            sub_scenes,
+            sim_config=sim_config,
+            device=device,
+            backend=backend,
+            parallel_in_single_scene=parallel_in_single_scene,
+        )
         self.px = BatchedCpuPhysx(sub_scenes, threads=threads, debug=debug)
+        if parallel_in_single_scene:
+            for scene, offset in zip(sub_scenes, grid_offsets(len(sub_scenes), sim_config.spacing), strict=True):
+                self.px.set_scene_offset(scene, offset)
         self.gpu_sim_enabled = True  # take the tensor code path everywhere
 
     def close(self) -> None:

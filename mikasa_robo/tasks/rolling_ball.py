@@ -117,7 +117,7 @@ class RollingBallTask(MemoryEnv[S]):
     def visible_poses(self, s: S, data: StepData) -> tuple[Tensor, Tensor]:
         """The ball without its rotation: it looks the same from all sides, and its spin would reveal its speed."""
         poses = data.objects[..., :7].clone()
-        poses[:, 0, 3:] = poses.new_tensor([1.0, 0.0, 0.0, 0.0])
+        poses[:, 0, 3], poses[:, 0, 4:] = 1.0, 0.0
         return self.layout(s, data.elapsed)[0], poses
 
     def oracle(self, s: S) -> Tensor:

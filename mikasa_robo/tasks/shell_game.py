@@ -18,6 +18,7 @@ from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
+from mikasa_robo.tensors import constant
 
 MUGS = 3
 SPACING = 0.2  # m between neighbouring mugs, along y
@@ -52,9 +53,9 @@ class ShellState:
 
 def sample_shells(u: Uniforms) -> ShellState:
     """Draw the row's centre (x, y) and the mug with the ball. Takes 3 uniforms."""
-    centre = between(u.take(2), -JITTER, JITTER) + torch.tensor(ROW_CENTRE, dtype=torch.float64, device=u.device)
+    centre = between(u.take(2), -JITTER, JITTER) + constant(ROW_CENTRE, torch.float64, u.device)
     target = index_below(u.take(1)[:, 0], MUGS)
-    offset = torch.tensor([SPACING, 0.0, -SPACING], dtype=torch.float64, device=u.device)
+    offset = constant((SPACING, 0.0, -SPACING), torch.float64, u.device)
     places = centre[:, None, :].repeat(1, MUGS, 1)
     places[..., 1] += offset
     b = u.count
@@ -76,7 +77,7 @@ def shell_layout(s: ShellState, phase: Tensor) -> tuple[Tensor, Tensor]:
     """
     ball = s.places.gather(1, s.target[:, None, None].expand(-1, 1, 2))
     xy = torch.cat([ball, s.places], dim=1)
-    z = xy.new_tensor([BALL_RADIUS, *[MUG_HEIGHT / 2] * MUGS]).expand(len(xy), -1)
+    z = constant((BALL_RADIUS, *[MUG_HEIGHT / 2] * MUGS), xy.dtype, xy.device).expand(len(xy), -1)
     visible = torch.ones(len(xy), 1 + MUGS, dtype=torch.bool, device=xy.device)
     visible[:, 1:] = (phase != CUE)[:, None]
     return visible, upright(torch.cat([xy, z[..., None]], dim=-1))
@@ -91,7 +92,7 @@ def lowest_point(pose: Tensor) -> Tensor:
 
 def covered(ball: Tensor, mugs: Tensor) -> Tensor:
     """(N, 3) bool: the ball's centre (N, 3) is inside each of the mugs at poses (N, 3, 7)."""
-    q = mugs[..., 3:] * mugs.new_tensor([1.0, -1.0, -1.0, -1.0])  # the inverse rotation
+    q = mugs[..., 3:] * constant((1.0, -1.0, -1.0, -1.0), mugs.dtype, mugs.device)  # the inverse rotation
     local = quaternion_apply(q, ball[:, None] - mugs[..., :3])
     return (torch.linalg.norm(local[..., :2], dim=-1) < MUG_RADIUS) & (local[..., 2].abs() < MUG_HEIGHT / 2)
 
@@ -223,7 +224,7 @@ class ShellGame(MemoryEnv[ShellState]):
 
     def _push_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
         mug = self._target_mug(s, data)
-        behind = mug[:, :3] - torch.tensor([MUG_RADIUS + 0.02, 0, 0], device=mug.device)
+        behind = mug[:, :3] - constant((MUG_RADIUS + 0.02, 0.0, 0.0), mug.dtype, mug.device)
         remaining = self._distance_to_zone_centre(s, mug)
         in_zone = remaining < ZONE_RADIUS
         return {

@@ -17,6 +17,7 @@ from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
+from mikasa_robo.tensors import constant
 
 HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
@@ -43,7 +44,7 @@ class TakeItBackState:
 def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
     """Draw the start's x, its lane, its offset from the lane's centre, and the goal's x. Takes 4 uniforms."""
     values = u.take(4)
-    lanes = torch.tensor(LANES, dtype=torch.float64, device=u.device)
+    lanes = constant(LANES, torch.float64, u.device)
     y = lanes[index_below(values[:, 1], len(LANES))] + between(values[:, 2], -LANE_JITTER, LANE_JITTER)
     x = between(values[:, 0], *START_X)
     goal_x = between(values[:, 3], *GOAL_X)

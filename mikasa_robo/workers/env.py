@@ -21,7 +21,7 @@ import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
-from mikasa_robo.sim.backend import BATCHED, checked_env_idx, choose_sim_backend
+from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
 
 from .nested import Path, flatten, is_batched, map_leaves, unflatten
 from .pool import WorkerError, WorkerPool
@@ -250,13 +250,12 @@ def _shards(env_id: str, num_envs: int, num_workers: int, kwargs: dict[str, Any]
             f"use num_workers={num_envs} or less"
         )
     backend = kwargs.get("sim_backend", "auto")
-    try:
-        backend = choose_sim_backend(backend, num_envs, cuda_available=False)
-    except RuntimeError:
+    if backend.split(":")[0] in CUDA_NAMES:
         raise ValueError(
             f"sim_backend={backend!r} cannot be used with num_workers={num_workers}: workers share the cores of a CPU, "
             "and on a GPU one process simulates all environments; leave num_workers out"
-        ) from None
+        )
+    backend = choose_sim_backend(backend, num_envs, cuda_available=False)
     if num_envs > 1:
         backend = BATCHED  # also for a worker with one environment, so that all environments are simulated alike
     if kwargs.get("render_mode") == "human":

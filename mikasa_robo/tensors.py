@@ -1,0 +1,29 @@
+"""Tensors and the wait for a GPU.
+
+A GPU works through its queue while Python goes on. Whatever needs a value of a tensor in Python (``bool(t)``, ``t.item()``,
+``t.tolist()``, ``t.cpu()``), an index of unknown length (``t[mask]``, ``nonzero``, ``unique``), or a copy from the host
+(``torch.tensor(..., device="cuda")``) waits until the queue is empty. No step and no partial reset of a task does any of
+these on a GPU; tests/test_host_reads.py counts them. On a CPU nothing waits.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def reads_wait(device: torch.device) -> bool:
+    """Whether reading a value of a tensor on ``device`` from Python waits for it."""
+    return device.type != "cpu"
+
+
+@functools.cache
+def constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``values``, nested tuples of numbers, as a tensor.
+
+    It is made once and shared, so do not write to it. ``torch.tensor`` and ``new_tensor`` copy from the host every time.
+    """
+    return torch.tensor(values, dtype=dtype, device=device)

@@ -1,0 +1,300 @@
+"""Algorithms, networks and environments of the user's own, and checkpoints of former versions."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from sim_helpers import ROOT
+
+from mikasa_robo import catalog
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, read_policy, save_policy
+from mikasa_robo.baselines.networks import ActorCritic
+from mikasa_robo.baselines.ppo_mlp import Args
+from mikasa_robo.baselines.registry import (
+    ALGORITHMS,
+    NETWORKS,
+    RegistryError,
+    get_algorithm,
+    register_algorithm,
+    register_network,
+)
+from mikasa_robo.baselines.spaces import ObservationLayout
+from mikasa_robo.tools import cli
+
+OLD = ROOT / "tests" / "data" / "checkpoints_1"
+SMALL = shlex.split(
+    "--env-id PassiveTMazeEasy-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 256 --checkpoint-every 128 "
+    "--eval-every 0 --eval-episodes 4 --eval-num-envs 2 --stagger-groups 2 --no-video --torch-threads 1"
+)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[Any]:
+    """Gives a function that forgets the modules of the user's own, as a new process would not know them."""
+
+    def function() -> None:
+        for registry in (ALGORITHMS, NETWORKS):
+            for name in [name for name in registry if name.startswith("toy-")]:
+                del registry[name]
+        for name in ("toy_learners", "examples.point_back"):
+            sys.modules.pop(name, None)
+        gym.registry.pop("PointBack-v0", None)
+        catalog._TABLE.pop("PointBack-v0", None)
+
+    threads = torch.get_num_threads()
+    function()
+    yield function
+    function()
+    torch.set_num_threads(threads)
+
+
+def train(*words: str) -> int:
+    """`mikasa train`, the exit status."""
+    return cli.main(["train", *words])
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    """What a run came to."""
+    content: dict[str, Any] = json.loads((run_dir / "final_eval.json").read_text())
+    return content
+
+
+def stop_after(steps: int, run_dir: Path, copy: Path) -> Path:
+    """A copy of a finished run as it was when it had played ``steps`` steps."""
+    copy.mkdir()
+    shutil.copy(run_dir / f"resume-{steps:012d}.pt", copy)
+    shutil.copy(run_dir / "progress.csv", copy)
+    return copy
+
+
+# ---------------------------------------------------------------------- algorithms and networks from outside
+def test_an_algorithm_from_outside_trains_resumes_and_is_evaluated(
+    tmp_path: Path, forget: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert train("toy_learners:toy-search", *SMALL, "--noise", "0.5", "--run-dir", str(run)) == 0
+    found = result(run)
+    assert (found["algorithm"], found["args"]["algorithm_module"]) == ("toy-search", "toy_learners")
+    assert found["args"]["noise"] == 0.5
+    assert np.isfinite(found["final"]["return"])
+
+    checkpoint = run / "checkpoint.pt"
+    evaluated = ["eval", "--checkpoint", str(checkpoint), "--episodes", "4", "--out", str(tmp_path / "eval.json")]
+    forget()
+    assert cli.main(evaluated) == 2
+    assert "add --algorithm toy_learners:toy-search" in capsys.readouterr().err
+    assert "toy_learners" not in sys.modules, "a checkpoint imports nothing"
+    assert cli.main([*evaluated, "--algorithm", "toy_learners:toy-search"]) == 0
+    summary = json.loads((tmp_path / "eval.json").read_text())["summary"]
+    assert summary["return"]["mean"] == pytest.approx(found["final"]["return"])
+
+    forget()
+    resumed = stop_after(128, run, tmp_path / "resumed")
+    assert train("toy-search", "--resume", str(resumed)) == 2
+    assert "there is no algorithm 'toy-search'" in capsys.readouterr().err
+    assert train("toy_learners:toy-search", "--resume", str(resumed)) == 0
+    one, two = (load_network(path / "checkpoint.pt").state_dict() for path in (run, resumed))
+    assert all(torch.equal(two[name], value) for name, value in one.items())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "size"), [("ppo-mlp", "toy-linear", "gain=0.5"), ("ppo-lstm", "toy-gru", "size=6")]
+)
+def test_a_network_from_outside_trains_resumes_and_is_evaluated(
+    algorithm: str, network: str, size: str, tmp_path: Path, forget: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, named = tmp_path / "run", f"toy_learners:{network}"
+    words = ["--network", named, "--network-kwargs", size, "--num-minibatches", "2", "--update-epochs", "2"]
+    assert train(algorithm, *SMALL, *words, "--run-dir", str(run)) == 0
+    payload = read_policy(run / "checkpoint.pt")
+    assert (payload["network_name"], payload["network_module"]) == (network, "toy_learners")
+    name, _, value = size.partition("=")
+    assert payload["network"][name] == float(value)
+
+    forget()
+    resumed = stop_after(128, run, tmp_path / "resumed")
+    assert train(algorithm, "--resume", str(resumed)) == 2
+    assert f"add --network {named}" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=f"add --network {named}"):
+        load_policy(run / "checkpoint.pt")
+    assert "toy_learners" not in sys.modules
+    assert train(algorithm, "--resume", str(resumed), "--network", named) == 0
+    one, two = (load_network(path / "checkpoint.pt").state_dict() for path in (run, resumed))
+    assert all(torch.equal(two[name], value) for name, value in one.items())
+
+    forget()
+    evaluated = [
+        "eval",
+        "--checkpoint",
+        str(run / "checkpoint.pt"),
+        "--episodes",
+        "4",
+        "--out",
+        str(tmp_path / "e.json"),
+    ]
+    assert cli.main([*evaluated, "--network", named]) == 0
+    summary = json.loads((tmp_path / "e.json").read_text())["summary"]
+    assert summary["return"]["mean"] == pytest.approx(result(run)["final"]["return"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("nothing", "there is no algorithm 'nothing'; use one of ppo-mlp, ppo-lstm"),
+        ("no_such_module:x", "there is no module 'no_such_module'"),
+        ("a:b:c", "'a:b:c' is not an algorithm: write 'NAME' or 'module:NAME'"),
+        ("toy_learners:nothing", "there is no algorithm 'nothing'"),
+        ("ppo-mlp --network nothing", "there is no network 'nothing'; use one of mlp, lstm"),
+        ("ppo-mlp --network lstm", "--network lstm is recurrent, and ppo-mlp needs one without memory"),
+        (
+            "ppo-lstm --num-minibatches 2 --network mlp",
+            "--network mlp is not recurrent, and ppo-lstm needs a recurrent one",
+        ),
+        ("ppo-mlp --network-kwargs size=3", "--network-kwargs size=3: this network takes --hidden-sizes instead"),
+        ("ppo-mlp --network toy_learners:toy-linear --network-kwargs sise=3", "--network-kwargs sise=3: .*'sise'"),
+        ("ppo-mlp --env-id no_such_module:X-v0", "there is no module 'no_such_module'"),
+    ],
+)
+def test_a_wrong_name_is_named_with_the_fix(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    algorithm, *more = words.split()
+    assert train(algorithm, *SMALL, *more, "--run-dir", str(tmp_path / "run")) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_is_registered_once() -> None:
+    register_algorithm("toy-a", "module:A")
+    register_algorithm("toy-a", "module:A")
+    with pytest.raises(RegistryError, match="'toy-a' is taken by module:A"):
+        register_algorithm("toy-a", "module:B")
+    with pytest.raises(RegistryError, match="is not 'module:Class'"):
+        register_network("toy-a", "module.A")
+    with pytest.raises(RegistryError, match="'a:b' is not a name"):
+        register_network("a:b", "module:A")
+    assert get_algorithm("toy-a").module == "module"
+    assert get_algorithm("ppo-mlp").module is None
+
+
+# ---------------------------------------------------------------------- checkpoints of version 1
+@pytest.mark.parametrize("algorithm", ["ppo_mlp", "ppo_lstm"])
+def test_a_policy_of_version_1_plays_as_it_did(algorithm: str, tmp_path: Path) -> None:
+    old, out = OLD / algorithm, tmp_path / "eval.json"
+    words = ["eval", "--checkpoint", str(old / "checkpoint.pt"), "--episodes", "4", "--out", str(out)]
+    assert cli.main(words) == 0
+    content = json.loads(out.read_text())
+    final = json.loads((old / "final_eval.json").read_text())["final"]
+    assert content["summary"]["return"]["mean"] == pytest.approx(final["return"])
+    assert content["summary"]["length"]["mean"] == final["length"]
+    obs = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    assert load_policy(old / "checkpoint.pt").act(obs).shape == (5, 1)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo_mlp", "ppo_lstm"])
+def test_a_run_of_version_1_continues_as_it_would_have(algorithm: str, tmp_path: Path) -> None:
+    old = OLD / algorithm
+    run = stop_after(128, old, tmp_path / "run")
+    assert train(algorithm.replace("_", "-"), "--resume", str(run)) == 0
+    before, after = (load_network(path / "checkpoint.pt").state_dict() for path in (old, run))
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, atol=1e-6, rtol=1e-5)
+    assert result(run)["final"]["return"] == pytest.approx(result(old)["final"]["return"])
+
+
+def test_image_weights_of_version_1_are_found(tmp_path: Path) -> None:
+    space = gym.spaces.Dict(rgb=gym.spaces.Box(0, 255, (16, 16, 3), np.uint8), joints=gym.spaces.Box(-1, 1, (2,)))
+    network = ActorCritic(ObservationLayout.of(space), 2, (8,))
+    save_policy(tmp_path / "new.pt", network, Args(), step=0)
+    payload = read_policy(tmp_path / "new.pt")
+    parts = [{**p, "kind": "picture" if p["kind"] == "image" else p["kind"]} for p in payload["network"]["obs_dim"]]
+    assert "picture" in {part["kind"] for part in parts}
+    old: dict[str, Any] = {
+        "format": "mikasa/ppo-mlp/1",
+        "env_id": "RememberColor3-v0",
+        "step": 0,
+        "args": {},
+        "network": {**payload["network"], "obs_dim": parts},
+        "state_dict": {name.replace("images.", "pictures."): value for name, value in network.state_dict().items()},
+    }
+    assert any(name.startswith("pictures.") for name in old["state_dict"])
+    torch.save(old, tmp_path / "old.pt")
+    obs = {"rgb": torch.randint(0, 256, (3, 16, 16, 3), dtype=torch.uint8), "joints": torch.randn(3, 2)}
+    assert torch.equal(load_policy(tmp_path / "old.pt").act(obs), network.act(obs))
+    for name in ("old.pt", "new.pt"):
+        words = ["--init-from", str(tmp_path / name), "--env-id", "PassiveTMazeEasy-v0"]
+        assert train("ppo-mlp", *SMALL, "--num-minibatches", "2", *words, "--run-dir", str(tmp_path / "run")) == 2
+
+
+# ---------------------------------------------------------------------- environments of the user's own, and ManiSkill's
+ROBOT = shlex.split(
+    "--preset none --num-envs 4 --num-steps 16 --num-minibatches 2 --update-epochs 1 --total-timesteps 128 "
+    "--checkpoint-every 64 --stagger-groups 2 --eval-every 0 --eval-episodes 4 --eval-num-envs 4 --no-video "
+    "--torch-threads 1 --sim-backend physx_cpu"
+)
+
+
+def test_a_task_of_the_user_s_own_trains_resumes_and_is_evaluated(
+    tmp_path: Path, forget: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    env_id = "examples.point_back:PointBack-v0"
+    assert train("ppo-mlp", *ROBOT, "--env-id", env_id) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("PointBack-v0__ppo-mlp__1__")
+    found = result(run)
+    assert (found["env_id"], found["args"]["env_module"]) == ("PointBack-v0", "examples.point_back")
+    payload = read_policy(run / "checkpoint.pt")
+    assert (payload["env_id"], payload["env_module"]) == ("PointBack-v0", "examples.point_back")
+
+    forget()
+    resumed = stop_after(64, run, tmp_path / "resumed")
+    assert train("ppo-mlp", "--resume", str(resumed)) == 2
+    assert f"add --env-id {env_id}" in capsys.readouterr().err
+    assert "examples.point_back" not in sys.modules
+    assert train("ppo-mlp", "--resume", str(resumed), "--env-id", "RememberColor3-v0") == 2
+    assert "--env-id RememberColor3-v0 differs from PointBack-v0" in capsys.readouterr().err
+    assert train("ppo-mlp", "--resume", str(resumed), "--env-id", env_id) == 0
+
+    forget()
+    evaluated = ["eval", "--checkpoint", str(run / "checkpoint.pt"), "--episodes", "2", "--out", "eval.json"]
+    assert cli.main([*evaluated, "--env-id", env_id]) == 0
+    assert json.loads(Path("eval.json").read_text())["env_id"] == "PointBack-v0"
+
+
+@pytest.mark.parametrize("algorithm", ["ppo-mlp", "ppo-lstm"])
+def test_a_task_of_maniskill_trains_and_is_evaluated_on_the_batched_cpu(algorithm: str, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "eval.json"
+    assert train(algorithm, *ROBOT, "--env-id", "PickCube-v1", "--run-dir", str(run)) == 0
+    final = result(run)["final"]
+    assert final["length"] == 50, "ManiSkill's own time limit"
+    assert 0 < final["return"] < 50
+    assert final["success_once"] == 0.0
+    assert cli.main(["eval", "--checkpoint", str(run / "checkpoint.pt"), "--episodes", "4", "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["summary"]["return"]["mean"] == pytest.approx(final["return"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "words", ["--control-mode nothing", "--obs state_dict", "--env-id PushCube-v1 --env-kwargs colour=3"]
+)
+def test_what_a_task_of_maniskill_refuses_is_named(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*ROBOT, "--env-id", "PickCube-v1", *words.split(), "--run-dir", str(tmp_path / "run")]
+    assert train("ppo-mlp", *argv) == 2
+    message = capsys.readouterr().err
+    assert words.split()[-1].partition("=")[0] in message
+    assert "Cube-v1" in message
+    assert not (tmp_path / "run").exists()
