@@ -163,8 +163,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "mugs-left-right-swapped",
         "mikasa_robo/tasks/shell_game.py",
-        "torch.tensor([SPACING, 0.0, -SPACING]",
-        "torch.tensor([-SPACING, 0.0, SPACING]",
+        "constant((SPACING, 0.0, -SPACING)",
+        "constant((-SPACING, 0.0, SPACING)",
         ("tests/test_core.py::test_shell_episodes_and_where_things_stand",),
     ),
     Mutation(
