@@ -35,7 +35,9 @@ from typing import Any
 EPISODE = 50
 SIZES = (1, 16, 64, 256)
 PROCESSES = (2, 4)
-GOAL_SINGLE, GOAL_ASYNC, GOAL_MB = 8.0, 6.0, 8.0
+GOAL_SINGLE = {64: 10.0, 256: 12.0}
+"""How many times as fast as ``num_envs=1`` so many environments should be."""
+GOAL_ASYNC, GOAL_MB = 6.0, 8.0
 GOAL_ENVS, GOAL_THREADS = 64, 2
 
 
@@ -436,22 +438,20 @@ def table(contenders: list[Contender], megabytes: float) -> list[list[str]]:
 
 
 def verdict(contenders: list[Contender], megabytes: float) -> str:
-    """Whether the goals hold at 64 envs on 2 threads."""
-    ours = next(
-        c
-        for c in contenders
-        if c.name.startswith("mikasa") and (c.num_envs, c.threads) == (GOAL_ENVS, str(GOAL_THREADS))
-    )
-    single = ours.best / contenders[0].best
-    best_async = ours.best / max(c.best for c in contenders if c.name.startswith("Async"))
-    parts = [
-        (f"{single:.2f} x num_envs=1 (goal ≥ {GOAL_SINGLE:g})", single >= GOAL_SINGLE),
-        (f"{best_async:.2f} x best async (goal ≥ {GOAL_ASYNC:g})", best_async >= GOAL_ASYNC),
+    """Whether the goals hold on 2 threads."""
+    ours = {c.num_envs: c.best for c in contenders if c.name.startswith("mikasa") and c.threads == str(GOAL_THREADS)}
+    parts = []
+    for num_envs, goal in GOAL_SINGLE.items():
+        ratio = ours[num_envs] / contenders[0].best
+        parts.append((f"{num_envs} envs {ratio:.2f} x num_envs=1 (goal ≥ {goal:g})", ratio >= goal))
+    best_async = ours[GOAL_ENVS] / max(c.best for c in contenders if c.name.startswith("Async"))
+    parts += [
+        (f"{GOAL_ENVS} envs {best_async:.2f} x best async (goal ≥ {GOAL_ASYNC:g})", best_async >= GOAL_ASYNC),
         (f"{megabytes:.2f} MB an env (goal < {GOAL_MB:g})", megabytes < GOAL_MB),
     ]
     said = "; ".join(f"{text}: {'yes' if held else 'NO'}" for text, held in parts)
     overall = "hold" if all(held for _, held in parts) else "DO NOT all hold"
-    return f"The goals at {GOAL_ENVS} envs and {GOAL_THREADS} threads {overall}: {said}"
+    return f"The goals on {GOAL_THREADS} threads {overall}: {said}"
 
 
 def main(arguments: list[str] | None = None) -> None:

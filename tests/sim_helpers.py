@@ -229,8 +229,8 @@ def zoo(num_envs: int, **kwargs: Any) -> Any:
     )
 
 
-def link_velocities(env: BaseEnv) -> Tensor:
-    """(links, 6) velocities of every link, row by row, from SAPIEN's own getters."""
-    px = env.scene.px
-    values = [np.concatenate([link.linear_velocity, link.angular_velocity]) for link in px._layout.all_links]
+def body_velocities(env: BaseEnv) -> Tensor:
+    """(rows, 6) velocities of every body and link, row by row, from SAPIEN's own getters."""
+    bodies = env.scene.px._layout.bodies_and_links
+    values = [np.concatenate([body.linear_velocity, body.angular_velocity]) for body in bodies]
     return torch.from_numpy(np.stack(values))

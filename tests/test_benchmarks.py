@@ -134,3 +134,19 @@ def test_shortcuts_are_open_in_the_paper_s_task_and_closed_here(tmp_path: Path) 
     assert expert > 90
     assert mean["as the paper has it, %"] == "as here"
     assert float(mean["here, %"].split()[0]) > 60, "nearly as good as to know the velocity"
+
+
+@pytest.mark.slow
+def test_rollout_parts_measures_resets_and_contacts(tmp_path: Path) -> None:
+    path = tmp_path / "parts.csv"
+    few = ["--num-envs", "4", "--rounds", "2", "--steps", "4", "--csv", str(path)]
+    said = run_script("rollout_parts.py", "--env-ids", *IDS, *few)
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert [row[0] for row in rows] == list(IDS)
+    for told in (dict(zip(header, row, strict=True)) for row in rows):
+        assert float(told["step, ms"]) > 0
+        assert float(told["reset / step"]) > 0
+        assert 0 < float(told["contact query"].rstrip("%")) < 100
+        assert told["goals"] in ("yes", "NO")
+    assert "Goals: reset / step at most 2, contact query at most 5%" in said

@@ -379,13 +379,13 @@ def test_fetching_body_by_body_gives_the_same(reference: list[dict[str, Any]]) -
     px = env.scene.px
     px._reader.use_packed = False
     calls: list[int] = []
-    original = px._reader._by_getters
+    original = px._reader._poses_by_getters
 
     def counted() -> Any:
         calls.append(1)
         return original()
 
-    px._reader._by_getters = counted
+    px._reader._poses_by_getters = counted
     assert_same_rollout(rollout(env), reference)
     assert len(calls) > 20, "the fall-back was not used"
 

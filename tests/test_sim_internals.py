@@ -1,4 +1,4 @@
-"""What the simulator leans on in ManiSkill and SAPIEN is still there; a release that changes it is named."""
+"""What the simulator relies on in ManiSkill and SAPIEN is still there; a release that changes it is named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_installed_releases_are_what_the_simulator_was_written_against() -> 
     problems = check_internals()
     assert problems == [], (
         f"mani_skill {getattr(mani_skill, '__version__', '?')} or sapien {sapien.__version__} changed what "
-        "mikasa_robo/sim leans on; look at each place, adapt the simulator, then sim/internals.py:\n"
+        "mikasa_robo/sim relies on; look at each place, adapt the simulator, then sim/internals.py:\n"
         + "\n".join(problems)
     )
 

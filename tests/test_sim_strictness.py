@@ -10,7 +10,7 @@ import pytest
 import sapien
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
-from sim_helpers import link_velocities, pick_cube
+from sim_helpers import body_velocities, pick_cube
 from torch import Tensor
 
 from mikasa_robo.sim.buffers import BodyData
@@ -281,7 +281,7 @@ def test_the_debug_switch_is_an_environment_variable_too(monkeypatch: pytest.Mon
         env.close()
 
 
-# ---------------------------------------------------------------------- link velocities, read when somebody looks
+# ---------------------------------------------------------------------- velocities, read when somebody looks
 READERS: dict[str, Callable[[Tensor, int], Any]] = {
     # each gives the (links, 6) velocities, or a part that the same function picks out of a plain tensor
     "clone": lambda d, n: d.clone()[n:, 7:],
@@ -331,19 +331,19 @@ def moving() -> Iterator[BaseEnv]:
 
 
 def owed(env: BaseEnv) -> tuple[Tensor, Tensor]:
-    """Steps, so that link velocities are owed; the buffer, and what it should hold according to SAPIEN's getters."""
+    """Steps, so that velocities are still to be read. Returns the buffer, and what SAPIEN's getters say it should hold."""
     px = env.scene.px
-    px._buffers._link_velocities_at_once = False  # as if no memory had left torch in an earlier test
+    px._buffers._velocities_at_once = False  # as if no memory had left torch in an earlier test
     env.step(torch.rand(env.num_envs, 8) * 2 - 1)
-    assert px._buffers.link_velocities_pending, "nothing is owed: this test would pass whatever the buffer does"
+    assert px._buffers.velocities_pending.all(), "nothing is pending: this test would pass whatever the buffer does"
     expected = px._buffers.body_data.detach().clone()
-    expected[px._layout.num_bodies :, 7:] = link_velocities(env)
+    expected[:, 7:] = body_velocities(env)
     assert not torch.equal(expected, px._buffers.body_data)
     return px.cuda_rigid_body_data.torch(), expected
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_nobody_sees_old_link_velocities(moving: BaseEnv, reader: str) -> None:
+def test_nobody_sees_old_velocities(moving: BaseEnv, reader: str) -> None:
     data, expected = owed(moving)
     n = moving.scene.px._layout.num_bodies
     result = READERS[reader](data, n)
@@ -389,10 +389,37 @@ def test_a_held_view_shows_later_fetches(moving: BaseEnv, hold: str) -> None:
     for _ in range(2):
         moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
         after = moving.scene.px._buffers.body_data.clone()
-        after[n:, 7:] = link_velocities(moving)
+        after[:, 7:] = body_velocities(moving)
         now = snapshot(held)
         assert torch.equal(now, snapshot(VIEWS[hold](after, n)))
         assert not torch.equal(now, before)
+
+
+def test_only_the_velocities_of_named_rows_are_read(moving: BaseEnv) -> None:
+    data, expected = owed(moving)
+    pending = moving.scene.px._buffers.velocities_pending
+    last = len(pending) - 1
+    rows = torch.tensor([[3, 20], [20, -1]])
+    assert torch.equal(data[rows], expected[rows])
+    assert np.flatnonzero(~pending).tolist() == [3, 20, last]
+    cube = moving.cube._body_data_index
+    assert torch.equal(moving.cube.linear_velocity, expected[cube, 7:10])
+    assert torch.equal(moving.scene.px.cuda_rigid_dynamic_data.torch()[cube], expected[cube])
+    assert int((~pending).sum()) == len({3, 20, last, *cube.tolist()})
+    assert torch.equal(data, expected)
+    assert not pending.any()
+
+
+def test_a_fetch_overwrites_a_velocity_that_was_not_applied(moving: BaseEnv) -> None:
+    """Also when nobody looks between the fetch and the next apply."""
+    px, cube = moving.scene.px, moving.cube
+    moving.step(torch.zeros(moving.num_envs, 8))
+    before = [np.array(body.linear_velocity) for body in cube._bodies]
+    cube.set_linear_velocity(torch.full((moving.num_envs, 3), 5.0))
+    px.gpu_fetch_rigid_dynamic_data()
+    px.gpu_apply_rigid_dynamic_data()
+    assert np.array_equal([np.array(body.linear_velocity) for body in cube._bodies], before)
+    assert torch.equal(cube.linear_velocity, torch.from_numpy(np.stack(before)))
 
 
 @pytest.mark.parametrize("hold", ["velocity columns", "transpose", "a row", "split"])
@@ -400,9 +427,9 @@ def test_a_view_costs_nothing_until_it_is_read(moving: BaseEnv, hold: str) -> No
     data, _ = owed(moving)
     held = VIEWS[hold](data, moving.scene.px._layout.num_bodies)
     moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
-    assert moving.scene.px._buffers.link_velocities_pending
+    assert moving.scene.px._buffers.velocities_pending.all()
     held.sum()
-    assert not moving.scene.px._buffers.link_velocities_pending
+    assert not moving.scene.px._buffers.velocities_pending.any()
 
 
 def test_writing_to_a_view_writes_to_the_buffer(moving: BaseEnv) -> None:
@@ -411,7 +438,7 @@ def test_writing_to_a_view_writes_to_the_buffer(moving: BaseEnv) -> None:
     view = data[:, 7:10]
     moving.step(torch.rand(moving.num_envs, 8) * 2 - 1)
     expected = moving.scene.px._buffers.body_data.clone()
-    expected[moving.scene.px._layout.num_bodies :, 7:] = link_velocities(moving)
+    expected[:, 7:] = body_velocities(moving)
     view[row] = 2.0
     expected[row, 7:10] = 2.0
     assert torch.equal(data, expected)
@@ -454,7 +481,7 @@ def test_poses_do_not_pay_for_velocities(moving: BaseEnv) -> None:
     data, expected = owed(moving)
     assert torch.equal(data[torch.tensor([1, 20]), :7], expected[[1, 20], :7])
     assert torch.equal(moving.agent.tcp.pose.raw_pose, expected[moving.agent.tcp._body_data_index, :7])
-    assert moving.scene.px._buffers.link_velocities_pending, "reading poses read every link velocity: slow"
+    assert moving.scene.px._buffers.velocities_pending.all(), "reading poses read every link velocity: slow"
 
 
 def test_link_velocities_through_maniskill(moving: BaseEnv) -> None:

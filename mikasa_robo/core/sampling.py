@@ -12,10 +12,12 @@ import math
 import torch
 from torch import Tensor
 
+from mikasa_robo.deprecation import deprecated_names
+
 FINGER_WIDTH = 0.022
 """Width of a fingertip of the Panda hand, m (two collision boxes of 0.011 m)."""
-BLOCK_JITTER = 0.006
-"""Largest jitter in x and in y of an object in a block, m."""
+GRID_JITTER = 0.006
+"""Largest jitter in x and in y of an object in a grid, m."""
 ROBOT_BASE_X = -0.615
 """x of the robot's base, m."""
 
@@ -120,10 +122,10 @@ def arc_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
     return torch.gather(places, 1, order[..., None].expand(-1, -1, 2))
 
 
-def block_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
-    """Places for ``n`` objects in a square block of rows in the middle of the table, in random order.
+def grid_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
+    """Places for ``n`` objects in a square grid in the middle of the table, in random order.
 
-    The block is compact, so that many objects can be touched in a short time. With a jitter of ±0.006 m in x and in y,
+    The grid is compact, so that many objects can be touched in a short time. With a jitter of ±0.006 m in x and in y,
     two objects always leave a gap of at least a finger's width (0.022 m).
 
     Args:
@@ -134,9 +136,9 @@ def block_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
     Returns:
         (b, n, 2) x and y, m; object k stands at [:, k].
     """
-    order, jitter = permutation(u[:, :n]), between(u[:, n : 3 * n], -BLOCK_JITTER, BLOCK_JITTER)
+    order, jitter = permutation(u[:, :n]), between(u[:, n : 3 * n], -GRID_JITTER, GRID_JITTER)
     side = math.ceil(math.sqrt(n))
-    spacing = 2 * object_radius + FINGER_WIDTH + 2 * BLOCK_JITTER
+    spacing = 2 * object_radius + FINGER_WIDTH + 2 * GRID_JITTER
     slot = torch.arange(n, dtype=torch.float64, device=u.device)
     grid = torch.stack([torch.div(slot, side, rounding_mode="floor"), slot % side], dim=-1)
     places = (grid - (side - 1) / 2) * spacing + jitter.reshape(-1, n, 2)
@@ -148,3 +150,6 @@ def upright(xyz: Tensor) -> Tensor:
     quaternion = torch.zeros(*xyz.shape[:-1], 4, dtype=xyz.dtype, device=xyz.device)
     quaternion[..., 0] = 1
     return torch.cat([xyz, quaternion], dim=-1)
+
+
+__getattr__ = deprecated_names(__name__, {"BLOCK_JITTER": "GRID_JITTER", "block_places": "grid_places"})

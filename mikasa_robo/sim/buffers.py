@@ -69,52 +69,56 @@ class CpuArray:
 
 
 class BodyData(Tensor):
-    """``cuda_rigid_body_data``, which reads link velocities from the simulation only when they are looked at.
+    """``cuda_rigid_body_data``, which reads velocities from the simulation only when they are looked at.
 
-    Reading them costs a tenth of a step (two calls for each link, nothing in bulk), and most steps need poses only.
-    Every use except ``data[rows, :7]`` first carries out a pending fetch of link velocities, so the values are always
-    right. Views such as ``data[:, 7:10]`` are of this class too and show later fetches, as views of a GPU buffer do. Memory
-    that leaves torch, as in ``data.numpy()``, cannot be followed: from then on each fetch is carried out at once.
+    Reading all of them costs a tenth of a step (two calls for each body, nothing in bulk), and most steps need poses only.
+    A use that may look at velocities first carries out a pending fetch, for the rows that it names or for all, so the
+    values are always right. Views such as ``data[:, 7:10]`` are of this class too and show later fetches, as views of a GPU
+    buffer do. Memory that leaves torch, as in ``data.numpy()``, cannot be followed: from then on every fetch is carried out
+    at once.
     """
 
     owner: Buffers
-    is_view = False
+    is_buffer = False
+    """Whether it is a whole buffer (its rows start at row 0 and have 13 columns), not any other view of one."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__getitem__ and type(args[0]) is cls and not args[0].is_view and _reads_only_poses(args[1]):
-            with torch._C.DisableTorchFunctionSubclass():
-                return args[0].as_subclass(Tensor)[args[1]]
+        if func in _INDEXING and type(args[0]) is cls and args[0].is_buffer:
+            index, poses_only = args[1], _is_poses_only(args[1])
+            if not poses_only:
+                args[0].owner.read_velocities(_rows_named(index))
+            if poses_only or func is Tensor.__setitem__ or _names_rows(index):
+                # nothing to follow: a view without velocities, an assignment, or a copy
+                with torch._C.DisableTorchFunctionSubclass():
+                    return func(args[0].as_subclass(Tensor), *map(_current, args[1:]))
         # a copy of the buffer has no owner while copy.deepcopy makes it
         owners = [data.owner for data in _body_data_among((args, kwargs)) if "owner" in data.__dict__]
         for owner in owners:
-            owner.read_link_velocities()
+            owner.read_velocities()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
             return _follow(result, owners[0]) if owners else result
 
 
-def _follow(result: Any, owner: Buffers) -> Any:
-    """What a torch function returned, with views of the buffer as `BodyData` and everything else as it is."""
-    if isinstance(result, Tensor):
-        if result.untyped_storage().data_ptr() != owner.body_data.untyped_storage().data_ptr():
-            return result.as_subclass(Tensor)
-        view = result.as_subclass(BodyData)
-        view.owner, view.is_view = owner, True
-        return view
-    if isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result):
-        return type(result)(_follow(item, owner) for item in result)
-    if isinstance(result, int):
-        leaves_torch = result == owner.body_data.data_ptr()
-    else:
-        # numbers, strings and types hold no memory; arrays, storages, iterators and capsules may
-        leaves_torch = not isinstance(result, _WITHOUT_MEMORY)
-    if leaves_torch:
-        owner.read_link_velocities_at_once()
-    return result
+_INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 
 
-def _reads_only_poses(index: Any) -> bool:
+def _names_rows(index: Any) -> bool:
+    """Whether an index takes rows by number, as in ``data[rows]`` or ``data[rows, 7:10]``: then the result is a copy."""
+    rows = index[0] if isinstance(index, tuple) and len(index) == 2 and isinstance(index[1], slice) else index
+    return isinstance(rows, Tensor) and rows.dim() > 0 and rows.dtype in (torch.int64, torch.int32)
+
+
+def _rows_named(index: Any) -> Tensor | None:
+    """The rows that an index takes by number; None: it may take any."""
+    if not _names_rows(index):
+        return None
+    rows: Tensor = index[0] if isinstance(index, tuple) else index
+    return rows
+
+
+def _is_poses_only(index: Any) -> bool:
     if not (isinstance(index, tuple) and len(index) == 2):
         return False
     rows, columns = index
@@ -128,6 +132,14 @@ def _reads_only_poses(index: Any) -> bool:
     )
 
 
+def _current(value: Any) -> Any:
+    """``value`` as a plain tensor with current velocities, if it is body data itself."""
+    if isinstance(value, BodyData):
+        value.owner.read_velocities()
+        return value.as_subclass(Tensor)
+    return value
+
+
 def _body_data_among(value: Any) -> Iterator[BodyData]:
     """The body data in the arguments of a torch function, also inside lists, as in ``torch.cat([data, data])``."""
     if isinstance(value, BodyData):
@@ -139,6 +151,26 @@ def _body_data_among(value: Any) -> Iterator[BodyData]:
         yield from _body_data_among(list(value.values()))
 
 
+def _follow(result: Any, owner: Buffers) -> Any:
+    """What a torch function returned, with views of the buffer as `BodyData` and everything else as it is."""
+    if isinstance(result, Tensor):
+        if result.untyped_storage().data_ptr() != owner.body_data.untyped_storage().data_ptr():
+            return result.as_subclass(Tensor)
+        view = result.as_subclass(BodyData)
+        view.owner = owner
+        return view
+    if isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result):
+        return type(result)(_follow(item, owner) for item in result)
+    if isinstance(result, int):
+        leaves_torch = result == owner.body_data.data_ptr()
+    else:
+        # numbers, strings and types hold no memory; arrays, storages, iterators and capsules may
+        leaves_torch = not isinstance(result, _WITHOUT_MEMORY)
+    if leaves_torch:
+        owner.read_velocities_at_once()
+    return result
+
+
 class Buffers:
     """All buffers of a batch, with a copy of what was last applied or fetched.
 
@@ -147,7 +179,8 @@ class Buffers:
     Args:
         layout: which rows there are.
         debug: see `Strictness`.
-        read_link_velocities: returns the velocities (links, 6) of every link, for a fetch that was delayed.
+        read_velocities: returns linear and angular velocities (b, 6) of the bodies in the given rows, for a fetch that was
+            delayed.
         read_joint_accelerations: writes joint accelerations into the array (A, dofs) that it is given.
     """
 
@@ -155,12 +188,12 @@ class Buffers:
         self,
         layout: RowLayout,
         debug: bool,
-        read_link_velocities: Callable[[], np.ndarray],
+        read_velocities: Callable[[np.ndarray], np.ndarray],
         read_joint_accelerations: Callable[[np.ndarray], None],
     ) -> None:
         bodies, links, articulations = layout.num_bodies, layout.num_links, layout.num_articulations
-        self._layout, self._links_from = layout, bodies
-        self._read_velocities, self._read_accelerations = read_link_velocities, read_joint_accelerations
+        self._layout = layout
+        self._read_velocities, self._read_accelerations = read_velocities, read_joint_accelerations
         self.strictness = Strictness(debug, self._written)
         self.body_data = torch.zeros(bodies + links, 13)
         self.force = torch.zeros(bodies + links, 3)
@@ -172,20 +205,22 @@ class Buffers:
         self.joint_forces = torch.zeros(articulations, layout.max_links, 6)
         self.applied_bodies = self.body_data.clone()
         self.applied_q = {name: tensor.clone() for name, tensor in self.q.items()}
-        self.link_velocities_pending = False
-        self._link_velocities_at_once = False
+        # rows of which velocities were fetched, but not read from the simulation yet
+        self.velocities_pending = np.zeros(bodies + links, dtype=bool)
+        self._velocities_at_once = False
         self._joint_accelerations_pending = False
         self._joint_accelerations_at_once = False
 
     def arrays(self) -> dict[str, CpuArray]:
         """Every buffer under the name that it has as an attribute of the GPU system."""
         rules, bodies, links = self.strictness, self._layout.num_bodies, self._layout.num_links
-        data = self.body_data.as_subclass(BodyData)
-        data.owner = self
+        data, dynamic = self.body_data.as_subclass(BodyData), self.body_data[:bodies].as_subclass(BodyData)
+        for buffer in (data, dynamic):
+            buffer.owner, buffer.is_buffer = self, True
         present = ((RIGID, bodies), (LINK_POSE, links), (LINK_VELOCITY, links))
         parts: dict[str, tuple[Tensor, tuple[str, ...]]] = {
             "cuda_rigid_body_data": (data, tuple(group for group, count in present if count)),
-            "cuda_rigid_dynamic_data": (self.body_data[:bodies], (RIGID,) if bodies else ()),
+            "cuda_rigid_dynamic_data": (dynamic, (RIGID,) if bodies else ()),
             "cuda_rigid_body_force": (self.force, ()),
             "cuda_rigid_body_torque": (self.torque, ()),
             "cuda_rigid_dynamic_force": (self.force[:bodies], ()),
@@ -199,7 +234,7 @@ class Buffers:
         }
         arrays = {name: CpuArray(rules, name, tensor, groups) for name, (tensor, groups) in parts.items()}
         arrays["cuda_articulation_qacc"] = CpuArray(
-            rules, "cuda_articulation_qacc", self.q[QACC], (QACC,), self._read_joint_accelerations_at_once
+            rules, "cuda_articulation_qacc", self.q[QACC], (QACC,), self._share_joint_accelerations
         )
         return arrays
 
@@ -213,47 +248,53 @@ class Buffers:
         return pairs
 
     # ------------------------------------------------------------------ fetches that are delayed
-    def fetch_link_velocities(self) -> None:
-        """Fetches link velocities, or notes that they are to be fetched when they are looked at (see `BodyData`)."""
-        self.link_velocities_pending = self._layout.num_links > 0
-        if self._link_velocities_at_once:
-            self.read_link_velocities()
+    def fetch_velocities(self, rows: slice) -> None:
+        """Fetches velocities, or notes that they are to be fetched when they are looked at (see `BodyData`)."""
+        self.velocities_pending[rows] = True
+        # a fetch overwrites what was written and not applied
+        self.body_data[rows, 7:] = self.applied_bodies[rows, 7:]
+        if self._velocities_at_once:
+            self.read_velocities()
 
-    def read_link_velocities(self) -> None:
-        """Carries out a delayed fetch of link velocities."""
-        if self.link_velocities_pending:
-            self.link_velocities_pending = False
-            self.body_data[self._links_from :, 7:] = torch.from_numpy(self._read_velocities())
-            self.applied_bodies[self._links_from :, 7:] = self.body_data[self._links_from :, 7:]
+    def read_velocities(self, rows: Tensor | np.ndarray | None = None) -> None:
+        """Carries out a delayed fetch of velocities, for these rows or for all."""
+        pending = self.velocities_pending
+        if rows is None:
+            wanted = np.flatnonzero(pending)
+        else:
+            named = (rows.numpy() if isinstance(rows, Tensor) else rows).reshape(-1)
+            wanted = named[pending[named]]
+        if len(wanted):
+            pending[wanted] = False
+            velocities = self._read_velocities(wanted)
+            self.body_data.numpy()[wanted, 7:] = velocities
+            self.applied_bodies.numpy()[wanted, 7:] = velocities
 
-    def read_link_velocities_at_once(self) -> None:
-        """Ends the delay: from now on every fetch of link velocities is carried out when it is asked for."""
-        self._link_velocities_at_once = True
-        self.read_link_velocities()
+    def read_velocities_at_once(self) -> None:
+        """Ends the delay: from now on every fetch of velocities is carried out when it is asked for."""
+        self._velocities_at_once = True
+        self.read_velocities()
 
     def fetch_joint_accelerations(self) -> None:
         """Fetches joint accelerations; the first fetches wait until the buffer is asked for, which ManiSkill never does."""
         self._joint_accelerations_pending = True
         if self._joint_accelerations_at_once:
-            self._read_joint_accelerations()
+            self.read_joint_accelerations()
 
-    def _read_joint_accelerations(self) -> None:
+    def read_joint_accelerations(self) -> None:
+        """Carries out a delayed fetch of joint accelerations."""
         if self._joint_accelerations_pending:
             self._joint_accelerations_pending = False
             self._read_accelerations(self.q[QACC].numpy())
 
-    def _read_joint_accelerations_at_once(self) -> None:
+    def _share_joint_accelerations(self) -> None:
         self._joint_accelerations_at_once = True
-        self._read_joint_accelerations()
-
-    def read_delayed_fetches(self) -> None:
-        """Called before anything but a step changes what a delayed fetch would read."""
-        self.read_link_velocities()
-        self._read_joint_accelerations()
+        self.read_joint_accelerations()
 
     def forget_delayed_fetches(self) -> None:
         """Called by a step: what nobody has looked at is not needed any more."""
-        self.link_velocities_pending = self._joint_accelerations_pending = False
+        self.velocities_pending[:] = False
+        self._joint_accelerations_pending = False
 
 
 def as_index_buffer(rows: Tensor) -> Any:

@@ -94,6 +94,8 @@ class ContactReader:
         for scene, found in enumerate(self._found):
             if found is None:
                 found = self._found[scene] = self._find(scene)
+            if not found:
+                continue
             for pair, contacts in found.items():
                 rows = query.rows[scene].get(pair)
                 if rows:

@@ -1,8 +1,8 @@
-"""Draws a red box with SAPIEN and looks at the picture; a program of its own, because a broken driver may take it along.
+"""Draws a red box with SAPIEN and checks the picture. A program of its own, because a broken driver can crash the process.
 
     python - cuda cpu <mikasa_robo/sim/draw_box.py
 
-tries the devices in turn and ends with code 0 as soon as one of them draws. It needs no package but sapien.
+tries the devices in turn and exits with code 0 as soon as one of them draws. It needs no package but sapien.
 """
 
 import sys
@@ -32,7 +32,7 @@ def draw(device: str) -> None:
 
 
 def main(devices: list[str]) -> None:
-    """Tries the devices in turn; raises what the last one does."""
+    """Tries the devices in turn. Raises the error of the last one."""
     try:
         draw(devices[0])
     except RuntimeError:  # no such device, or none that can draw

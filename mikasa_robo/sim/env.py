@@ -39,10 +39,10 @@ RobotVisuals = Literal["auto", "stock", "low_poly"]
 
 @dataclass(frozen=True)
 class _DrivenRobots:
-    """What has to be known of the robots at every control step."""
+    """Facts about the robots that every control step needs, looked up once for a control mode."""
 
     modes: list[str]
-    """The control mode of each robot, for which the rest holds."""
+    """The control mode of each robot. The other fields hold as long as it is the same."""
     rows: np.ndarray
     """Rows of the articulations whose drive targets a controller sets."""
     targets_move: bool
@@ -50,26 +50,27 @@ class _DrivenRobots:
 
 
 class BatchedSimMixin(BaseEnv):
-    """Put before a ManiSkill task class, makes ``sim_backend="physx_cpu"`` take any ``num_envs``.
+    """Makes ``sim_backend="physx_cpu"`` take any ``num_envs``; a base class to put before a ManiSkill task class.
 
     Args:
         num_envs: number of parallel environments, at least 1.
-        sim_backend: "auto", "physx_cpu", "physx_cuda[:n]"; see `choose_sim_backend`. With "physx_cpu" one environment is
-            ManiSkill's own single-env simulation and several are simulated by `BatchedCpuPhysx`; "physx_cpu_batched"
-            takes the batched simulator for one environment too.
-        render_backend: "auto" draws only if the observation or render mode asks for pictures ("none" otherwise: faster,
-            and no Vulkan needed); any other value is ManiSkill's.
-        sim_threads: threads of the batched CPU simulation; None: as many as there are cores.
-        sim_debug: raise on patterns that are undefined on a GPU; None: the environment variable MIKASA_SIM_DEBUG=1.
-        robot_visuals: what a robot is drawn with: "stock" the meshes that ManiSkill ships; "low_poly" a tenth of their
-            triangles, several times as fast without a GPU and hardly to be told apart (see `assets.low_poly`); "auto"
-            low-poly where observations hold pictures that the CPU draws, else stock. What collides is the same in all.
+        sim_backend: "auto", "physx_cpu", "physx_cuda" or "physx_cuda:<n>"; see `choose_sim_backend`. With "physx_cpu",
+            ManiSkill's own simulation runs one environment and `BatchedCpuPhysx` runs several. With "physx_cpu_batched",
+            `BatchedCpuPhysx` runs one environment too.
+        render_backend: "auto" draws only if the observation or render mode needs images. Otherwise it is "none", which is
+            faster and needs no Vulkan. All other values are ManiSkill's.
+        sim_threads: threads of the batched CPU simulation; None: one for each core.
+        sim_debug: raise on patterns that are undefined on a GPU; None: only if the environment variable
+            MIKASA_SIM_DEBUG is set to 1.
+        robot_visuals: how robots are drawn. "stock": the meshes that ManiSkill ships. "low_poly": a tenth of their
+            triangles, which looks nearly the same and is several times as fast without a GPU (see `assets.low_poly`).
+            "auto": low-poly if observations hold images that the CPU draws, else stock. Collisions are the same in all.
         parallel_in_single_scene: builds all environments in one scene, next to one another. On a GPU this is for viewing
             them together. On CPU nothing is drawn and one thread simulates all; it shows without a GPU whether code that
             reads the simulator's buffers accounts for ``scene.scene_offsets``.
     """
 
-    # a flag of its own: while a reset builds a new scene there is none either, and the environment is not closed
+    # not the same as having no scene: that is also the case while a reset builds a new one
     _closed = False
 
     def __init__(
@@ -122,10 +123,10 @@ class BatchedSimMixin(BaseEnv):
             **kwargs,
         )
 
-    # BaseEnv.__init__ assigns the backend and then refuses CPU backends with several envs by their name
+    # BaseEnv.__init__ assigns the backend and then refuses several envs if the backend has the name of a CPU backend
     @property
     def backend(self) -> BackendInfo:
-        """What simulates and what draws."""
+        """The physics backend and the render backend."""
         return self._backend
 
     @backend.setter
@@ -163,12 +164,12 @@ class BatchedSimMixin(BaseEnv):
 
     @property
     def drawn_on_cpu(self) -> bool:
-        """Whether the CPU draws, if anything is drawn."""
+        """Whether images are drawn by the CPU."""
         return self.backend.render_backend == "sapien_cpu"
 
     @property
     def robot_visuals(self) -> str:
-        """What robots are drawn with, "stock" or "low_poly"."""
+        """How robots are drawn, "stock" or "low_poly"."""
         if self._robot_visuals == "auto":
             return "low_poly" if self._observes_pictures and self.drawn_on_cpu else "stock"
         return self._robot_visuals
@@ -189,7 +190,7 @@ class BatchedSimMixin(BaseEnv):
 
     @staticmethod
     def _batch_kinematics(agent: Any) -> None:
-        """Controllers are made when a control mode is first chosen, each with kinematics for one robot."""
+        """Replaces the kinematics of new controllers. ManiSkill makes controllers when their mode is first chosen."""
         for controller in leaf_controllers(agent.controllers.values()):
             if isinstance(controller, PDEEPosController) and not isinstance(
                 controller.kinematics, BatchedCpuKinematics
@@ -197,7 +198,7 @@ class BatchedSimMixin(BaseEnv):
                 controller.kinematics = BatchedCpuKinematics(controller)
 
     def _find_driven_robots(self) -> None:
-        """Looks up, once a control mode, which robots' targets are set and whether they move within a control step."""
+        """Looks up what `_DrivenRobots` holds, if a control mode is new."""
         modes = [agent.control_mode for agent in single_agents(self.agent)]
         if self._driven is not None and self._driven.modes == modes:
             return
@@ -218,7 +219,7 @@ class BatchedSimMixin(BaseEnv):
             self.scene.px.keep_awake(self._driven.rows)
 
     def _before_control_step(self) -> None:
-        # BaseEnv pushes drive targets into the simulation only where the simulation device is CUDA
+        # BaseEnv applies drive targets only if the simulation device is CUDA
         if self._batched_cpu:
             self._find_driven_robots()
             self._push_targets()
@@ -231,7 +232,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _step_action(self, action: Any) -> Any:
         self._require_open()
-        # ManiSkill checks this in single-env simulation only; with physics on CPU the check costs nothing
+        # ManiSkill checks this in single-env simulation only, as it would wait for a GPU; here there is none to wait for
         if self._batched_cpu and isinstance(action, np.ndarray | Tensor):
             nan = torch.isnan(torch.as_tensor(action))
             if nan.any():
@@ -243,7 +244,7 @@ class BatchedSimMixin(BaseEnv):
     def reset(
         self, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """ManiSkill's reset; a partial one (``options={"env_idx": …}``) leaves the controllers of other envs alone."""
+        """ManiSkill's reset. A partial reset (``options={"env_idx": …}``) does not change the controllers of other envs."""
         self._require_open()
         env_idx = (options or {}).get("env_idx")
         if env_idx is None:
@@ -266,21 +267,21 @@ class BatchedSimMixin(BaseEnv):
             super()._clear_sim_state()
 
     def get_info(self) -> dict[str, Any]:
-        """ManiSkill's info. A partial reset asks for it after it has reset every env's controllers and before it observes:
-        the place to give the other envs theirs back."""
+        """ManiSkill's info."""
         self._require_open()
+        # a partial reset calls this after it has reset the controllers of every env, and before it observes
         if self._kept_controllers is not None:
             (others, saved), self._kept_controllers = self._kept_controllers, None
             saved.restore(others)
         return super().get_info()
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
-        """ManiSkill's observation of the present moment."""
+        """ManiSkill's observation of the current state."""
         self._require_open()
         return super().get_obs(info, unflattened)
 
     def render(self) -> Any:
-        """ManiSkill's picture, of the kind that ``render_mode`` names."""
+        """ManiSkill's image, as ``render_mode`` says."""
         self._require_open()
         return super().render()
 
@@ -292,7 +293,7 @@ class BatchedSimMixin(BaseEnv):
         return controller_tensors(self.agent, self.num_envs)
 
     def get_state_dict(self) -> dict[str, Any]:
-        """The state of the simulation, of all envs."""
+        """The state of the simulation of all envs."""
         self._require_open()
         return super().get_state_dict()
 
@@ -319,7 +320,7 @@ class BatchedSimMixin(BaseEnv):
             scene.close()
 
     def close(self) -> None:
-        """Ends the threads and frees the memory. May be called twice; steps, resets and reads then raise RuntimeError."""
+        """Ends the threads and frees the memory. Steps, resets and reads then raise RuntimeError; closing again does not."""
         self._closed = True
         super().close()
 
@@ -330,7 +331,7 @@ class BatchedSimMixin(BaseEnv):
 
 @functools.cache
 def batched(task: type[BaseEnv]) -> type[BaseEnv]:
-    """``task`` with the batched CPU simulation. Classes that have it already are returned as they are."""
+    """``task`` with the batched CPU simulation. A class that already has it is returned unchanged."""
     if issubclass(task, BatchedSimMixin):
         return task
     return type(
@@ -341,8 +342,8 @@ def batched(task: type[BaseEnv]) -> type[BaseEnv]:
 def make(env_id: str, **kwargs: Any) -> BaseEnv:
     """One of ManiSkill's own tasks with the batched CPU simulation, for example ``make("PickCube-v1", num_envs=64)``.
 
-    Returns the bare environment (no time limit), after ``mani_skill.envs`` was imported. Raises KeyError with close
-    matches for an ID that ManiSkill does not have.
+    Imports ``mani_skill.envs`` and returns the environment without wrappers, so without a time limit. Raises KeyError with
+    similar IDs if ManiSkill has no task with this ID.
     """
     import difflib
 

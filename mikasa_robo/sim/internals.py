@@ -1,8 +1,8 @@
-"""Every internal of ManiSkill and SAPIEN that the batched CPU simulator leans on, in one place.
+"""Every internal of ManiSkill and SAPIEN that the batched CPU simulator relies on, in one place.
 
-`check_internals` compares the installed releases with what this code was written against and names each difference;
-``tests/test_sim_internals.py`` fails with its message when a release changes one. Three cached properties are the only
-class-level hooks that ManiSkill leaves no subclassing point for: they read indices that SAPIEN only knows on a GPU.
+`check_internals` compares the installed releases with those that this code was written for and names each difference;
+``tests/test_sim_internals.py`` fails with its message when a release changes one. Three cached properties are replaced on
+ManiSkill's classes, because no subclass can replace them: they read indices that SAPIEN knows only on a GPU.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mani_skill.utils.structs.base import PhysxRigidBodyComponentStruct
 from mani_skill.utils.structs.link import Link
 from mani_skill.utils.structs.render_camera import RenderCamera
 
-LEANS_ON: dict[str, tuple[Any, str, tuple[str, ...]]] = {
-    # name: (owner, attribute, words that must stand in its source; empty where only its presence matters)
+RELIES_ON: dict[str, tuple[Any, str, tuple[str, ...]]] = {
+    # name: (owner, attribute, words that its source must contain; empty if only its presence matters)
     "the backend is assigned to self.backend, then checked": (
         BaseEnv,
         "__init__",
@@ -124,9 +124,9 @@ def _source(owner: Any, attribute: str) -> str | None:
 
 
 def check_internals() -> list[str]:
-    """Differences between the installed ManiSkill and SAPIEN and what the simulator leans on; empty when all is well."""
+    """How the installed ManiSkill and SAPIEN differ from what the simulator relies on; empty if they do not."""
     problems = []
-    for what, (owner, attribute, words) in LEANS_ON.items():
+    for what, (owner, attribute, words) in RELIES_ON.items():
         source = _source(owner, attribute)
         where = f"{owner.__module__}.{owner.__qualname__}.{attribute}"
         if source is None:
@@ -145,7 +145,7 @@ def check_internals() -> list[str]:
 
 
 class _RowIndex(functools.cached_property[Any]):
-    """A cached property that asks the batched CPU system where there is one, and ManiSkill everywhere else."""
+    """A cached property that asks the batched CPU system if the scene has one, and ManiSkill otherwise."""
 
     def __init__(self, original: functools.cached_property[Any], lookup: Callable[[Any], list[int]]) -> None:
         super().__init__(original.func)
@@ -164,7 +164,7 @@ class _RowIndex(functools.cached_property[Any]):
 
 
 def install_row_lookup() -> None:
-    """Lets ManiSkill's structs find their rows in a batched CPU system. Idempotent; other scenes are untouched."""
+    """Lets ManiSkill's structs find their rows in a batched CPU system. Idempotent. Other scenes are not affected."""
     for owner, name, lookup in (
         (
             PhysxRigidBodyComponentStruct,

@@ -1,4 +1,4 @@
-"""End-effector control of many robots on CPU, with the result that a single environment gets."""
+"""End-effector control of many robots on CPU, with the results of a single environment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class BatchedCpuKinematics:
     """Inverse kinematics for every row of a batch through ManiSkill's own CPU solver.
 
-    On CPU ManiSkill solves for one target pose with pinocchio; on a GPU it takes one differential step for the batch.
-    In a batch on CPU each environment gets what it would get alone: the target pose, solved by pinocchio.
+    On CPU, ManiSkill solves for one target pose with pinocchio. On a GPU, it takes one differential step for the whole
+    batch. Here each environment of a batch on CPU gets what it would get alone: its target pose, solved by pinocchio.
 
     Args:
         controller: the controller whose kinematics are replaced.
@@ -30,7 +30,7 @@ class BatchedCpuKinematics:
     def compute_ik(self, pose: Pose | Tensor, q0: Tensor, current_pose: Pose | None = None, **unused: Any) -> Tensor:
         """Joint targets (N, controlled joints), rad, for target poses in the root's frame.
 
-        Where the solver does not converge the present joint positions are kept, as in a single environment.
+        If the solver does not converge, the joint positions stay as they are, as in a single environment.
         """
         controller, single = self._controller, self._single
         if isinstance(pose, Tensor):

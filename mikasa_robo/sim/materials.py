@@ -1,7 +1,7 @@
-"""Render materials where SAPIEN has no renderer.
+"""Render materials on machines where SAPIEN has no renderer.
 
-ManiSkill describes what things look like even where nothing is drawn, and SAPIEN makes no `RenderMaterial` without a Vulkan
-driver ("failed to find a rendering device"): robots with colours in their URDF file could not be loaded at all.
+ManiSkill describes what things look like even if nothing is drawn, and SAPIEN cannot make a `RenderMaterial` without a
+Vulkan driver ("failed to find a rendering device"). Robots with colours in their URDF file could not be loaded at all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import sapien.pysapien
 import sapien.render
 import sapien.wrapper.urdf_loader
 
-# the modules that building looks the class up in
+# the modules in which builders look the class up
 _HOLDERS = (sapien.render, sapien.pysapien.render, sapien.wrapper.urdf_loader)
 
 
 class UndrawnMaterial:
-    """Takes a material's place: holds whatever it is given."""
+    """Stands in for a material and holds whatever it is given."""
 
     def __init__(self, **properties: Any) -> None:
         self.__dict__.update(properties)
@@ -38,7 +38,10 @@ def _materials_work() -> bool:
 
 @contextlib.contextmanager
 def undrawn_materials() -> Iterator[None]:
-    """Within it, a scene without a renderer can be built on a machine without Vulkan. Elsewhere nothing changes."""
+    """A block in which a scene without a renderer can be built on a machine without Vulkan.
+
+    Does nothing on machines where SAPIEN can make materials.
+    """
     if _materials_work():
         yield
         return

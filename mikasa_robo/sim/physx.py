@@ -93,7 +93,7 @@ class BatchedCpuPhysx(CpuSystems):
         self._layout = RowLayout(self._scenes)
         self._reader, self._writer = StateReader(self._layout), StateWriter(self._layout)
         self._buffers = Buffers(
-            self._layout, self.debug, self._reader.link_velocities, self._reader.read_joint_accelerations
+            self._layout, self.debug, self._reader.velocities, self._reader.read_joint_accelerations
         )
         self._strictness = self._buffers.strictness
         self._contacts = ContactReader(self._layout, self._strictness)
@@ -105,6 +105,7 @@ class BatchedCpuPhysx(CpuSystems):
         )
         for name, array in self._buffers.arrays().items():
             setattr(self, name, array)
+        self._link_rows = np.arange(self._layout.num_bodies, self._layout.num_bodies + self._layout.num_links)
         self._kinematics_outdated = np.zeros(self._layout.num_articulations, dtype=bool)
         # articulations of which a drive target was set since the last step
         self._woken = np.zeros(self._layout.num_articulations, dtype=bool)
@@ -127,8 +128,7 @@ class BatchedCpuPhysx(CpuSystems):
         self._contacts.forget()
 
     def _read_scene(self, scene: int) -> None:
-        # now, as the scene is in the cache: once other scenes have pushed it out, this takes five times as long
-        self._reader.read(scene)
+        # now, as the scene is in the cache: once other scenes have pushed it out, this takes several times as long
         self._contacts.read(scene)
 
     def forcing(self, scenes: Iterable[int]) -> contextlib.AbstractContextManager[None]:
@@ -159,6 +159,7 @@ class BatchedCpuPhysx(CpuSystems):
         rows, whole = self._rows_to_apply(RIGID, differs.any(axis=1), index_buffer)
         if not len(rows):
             return
+        self._buffers.read_velocities(rows[whole])
         parts = np.logical_or.reduceat(differs[rows], (0, 7, 10), axis=1) | whole[:, None]
         self._writer.rigid_data(rows, now[rows], parts)
         applied[rows] = now[rows]
@@ -175,7 +176,8 @@ class BatchedCpuPhysx(CpuSystems):
         return rows[differs[rows]]
 
     def _before_articulations_change(self, rows: np.ndarray) -> None:
-        self._buffers.read_delayed_fetches()
+        self._buffers.read_velocities(self._link_rows)
+        self._buffers.read_joint_accelerations()
         self._reader.forget(self._layout.articulation_scene[rows].tolist())
 
     def gpu_apply_articulation_qpos(self, index_buffer: Any = None) -> None:
@@ -196,15 +198,15 @@ class BatchedCpuPhysx(CpuSystems):
         layout = self._layout
         if not layout.num_articulations:
             return np.zeros(0, dtype=np.int64)
-        self._buffers.read_delayed_fetches()
-        now = self._buffers.body_data.numpy()[layout.link_start, columns]
-        differs = (now != self._buffers.applied_bodies.numpy()[layout.link_start, columns]).any(axis=1)
+        now, applied = self._buffers.body_data.numpy(), self._buffers.applied_bodies.numpy()
+        differs = (now[layout.link_start, columns] != applied[layout.link_start, columns]).any(axis=1)
         rows, _ = self._rows_to_apply(group, differs, index)
         if len(rows):
             self._before_articulations_change(rows)
+            roots = layout.link_start[rows]
             write = self._writer.root_poses if group == LINK_POSE else self._writer.root_velocities
-            write(rows, now[rows])
-            self._buffers.applied_bodies.numpy()[layout.link_start[rows], columns] = now[rows]
+            write(rows, now[roots, columns])
+            applied[roots, columns] = now[roots, columns]
         return rows[differs[rows]]
 
     def gpu_apply_articulation_root_pose(self, index_buffer: Any = None) -> None:
@@ -282,26 +284,31 @@ class BatchedCpuPhysx(CpuSystems):
     def gpu_fetch_rigid_dynamic_data(self) -> None:
         """Poses and velocities of rigid bodies, from the simulation into the buffer."""
         self._before_fetch(RIGID)
-        n, data = self._layout.num_bodies, self._reader.rigid_data()
-        self._buffers.body_data.numpy()[:n] = data
-        self._buffers.applied_bodies.numpy()[:n] = data
+        bodies = slice(0, self._layout.num_bodies)
+        self._fetch_poses(bodies, self._reader.poses()[bodies])
+        self._buffers.fetch_velocities(bodies)
+
+    def _fetch_poses(self, rows: slice, poses: np.ndarray) -> None:
+        self._buffers.body_data.numpy()[rows, :7] = poses
+        self._buffers.applied_bodies.numpy()[rows, :7] = poses
 
     def gpu_fetch_articulation_link_pose(self) -> None:
         """Poses of every link."""
         self._before_fetch(LINK_POSE)
         self._strictness.before_link_pose_fetch(self._kinematics_outdated)
-        buffers, n, poses = self._buffers, self._layout.num_bodies, self._reader.link_poses()
-        for row in np.flatnonzero(self._kinematics_outdated):
-            start = int(self._layout.link_start[row])
-            end = start + len(self._layout.links[row])
-            poses[start - n : end - n] = buffers.body_data[start:end, :7].numpy()
-        buffers.body_data.numpy()[n:, :7] = poses
-        buffers.applied_bodies.numpy()[n:, :7] = poses
+        n, poses = self._layout.num_bodies, self._reader.poses()
+        if self._kinematics_outdated.any():
+            poses = poses.copy()
+            for row in np.flatnonzero(self._kinematics_outdated):
+                start = int(self._layout.link_start[row])
+                links = slice(start, start + len(self._layout.links[row]))
+                poses[links] = self._buffers.body_data[links, :7].numpy()
+        self._fetch_poses(slice(n, None), poses[n:])
 
     def gpu_fetch_articulation_link_velocity(self) -> None:
         """Linear and angular velocities of every link."""
         self._before_fetch(LINK_VELOCITY)
-        self._buffers.fetch_link_velocities()
+        self._buffers.fetch_velocities(slice(self._layout.num_bodies, None))
 
     def _fetch_joints(self, group: str, values: np.ndarray) -> None:
         self._buffers.q[group].numpy()[:] = values

@@ -1,4 +1,4 @@
-"""Whether SAPIEN can draw here, asked of a child process, as a broken Vulkan driver can crash the process that asks."""
+"""Checks whether SAPIEN can draw on this machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ FIX = (
 
 
 class RenderingUnavailableError(RuntimeError):
-    """Pictures were asked for where SAPIEN cannot draw."""
+    """Images were requested, and SAPIEN cannot draw on this machine."""
 
 
 @functools.cache
 def rendering_problem(device: str = "cpu") -> str | None:
-    """Why SAPIEN cannot draw on ``device`` ("cpu" or "cuda[:n]"); None where it can. Asked once per process (~2 s)."""
+    """Why SAPIEN cannot draw on ``device`` ("cpu" or "cuda[:n]"); None if it can.
+
+    A child process tries, because a broken Vulkan driver can crash the process that uses it. It takes about 2 s and is
+    done once per process.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", Path(__file__).with_name("draw_box.py").read_text(encoding="utf-8"), device],
@@ -42,7 +46,7 @@ def rendering_problem(device: str = "cpu") -> str | None:
 
 
 def ending(code: int, stderr: str) -> str:
-    """How a program failed: the last line that it said, and the signal that killed it if one did."""
+    """How a program failed: the last line of its error output, and the signal that killed it, if any."""
     said = ([line.strip() for line in stderr.splitlines() if line.strip()] or [f"it ended with code {code}"])[-1]
     if code >= 0:
         return said
@@ -50,7 +54,7 @@ def ending(code: int, stderr: str) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Such as "SIGSEGV"; real-time signals have numbers only."""
+    """The name of a signal, such as "SIGSEGV". Real-time signals have numbers only."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -58,7 +62,7 @@ def signal_name(number: int) -> str:
 
 
 def require_rendering(what: str, device: str = "cpu") -> None:
-    """Raises `RenderingUnavailableError` that names ``what`` asked for pictures, the problem and the fix."""
+    """Raises `RenderingUnavailableError` if SAPIEN cannot draw. The message names ``what`` needs it and the fix."""
     problem = rendering_problem(device)
     if problem is not None:
         raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw here ({problem}): {FIX}")

@@ -45,6 +45,7 @@ class RowLayout:
         self.links = [list(a.links) for a in self.articulations]
         self.joints = [list(a.active_joints) for a in self.articulations]
         self.all_links = [link for links in self.links for link in links]
+        self.bodies_and_links = [*self.bodies, *self.all_links]
         self.num_bodies, self.num_links = len(self.bodies), len(self.all_links)
         self.num_articulations = len(self.articulations)
         self.max_dof = max(self.dofs, default=0)

@@ -29,7 +29,7 @@ def grid_offsets(count: int, spacing: float) -> np.ndarray:
 
 
 class _Picture:
-    """What ``get_picture_cuda`` returns: something with a ``torch()``."""
+    """What ``get_picture_cuda`` returns: an object with a ``torch()``."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -41,7 +41,7 @@ class _Picture:
 class CpuCameraGroup:
     """One camera in each of N scenes, with the interface of SAPIEN's GPU camera group.
 
-    Pictures are asked for in all scenes before the first one is waited for, so that the renderer can work on several.
+    Pictures are requested in all scenes before the first one is waited for, so the renderer can work on several.
     """
 
     def __init__(self, cameras: list[sapien.render.RenderCameraComponent], on_gpu: bool) -> None:
@@ -106,8 +106,8 @@ class BatchedCpuScene(ManiSkillScene):
     def create_actor_builder(self) -> ActorBuilder:
         """An actor builder that gives every scene its own collision planes.
 
-        On a GPU all scenes share one world and ManiSkill builds a ground plane in the first only; here the cubes of
-        every other scene would fall through.
+        On a GPU all scenes share one world, and ManiSkill builds a ground plane in the first one only. Here the objects of
+        all other scenes would fall through it.
         """
         return super().create_actor_builder().set_allow_overlapping_plane_collisions(True)
 

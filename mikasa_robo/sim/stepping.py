@@ -2,8 +2,8 @@
 
 ``PhysxCpuSystem.step()`` holds Python's global interpreter lock for the whole solver call (sapien 3.0.3), so plain
 Python threads gain nothing. The shared library that the binding is built on exports the same method as a C++ symbol;
-called through ctypes, which releases the lock, scenes are stepped in parallel. Where that symbol or the way to the
-object's address is missing, stepping falls back to the binding: slower, but with the same results.
+called through ctypes, which releases the lock, scenes are stepped in parallel. Where the symbol or the
+object's address cannot be found, stepping falls back to the binding: slower, with the same results.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 STEP_SYMBOL = "_ZN6sapien5physx14PhysxSystemCpu4stepEv"
 """sapien::physx::PhysxSystemCpu::step(), in the Itanium C++ ABI's mangling."""
 TYPE_INFO_SYMBOL = "_ZTIN6sapien5physx14PhysxSystemCpuE"
-"""typeid(sapien::physx::PhysxSystemCpu): tells pybind11's conduit which pointer is wanted."""
+"""typeid(sapien::physx::PhysxSystemCpu), which tells pybind11's conduit which pointer is wanted."""
 PYBIND11_ABI_ID = b"system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1"
-"""pybind11's platform ABI id of the sapien wheels. On a mismatch the conduit returns None: we fall back."""
+"""pybind11's platform ABI id of the sapien wheels. On a mismatch the conduit returns None, and the fallback is used."""
 
 
 class _NativeStep:
-    """The C++ step function and the way from a Python object to its C++ address."""
+    """The C++ step function, and how to find the C++ address of a Python object."""
 
     def __init__(self) -> None:
         site = os.path.dirname(os.path.dirname(os.path.abspath(sapien.__file__)))
@@ -58,7 +58,7 @@ class _NativeStep:
         self._type_info_name = b"St9type_info"  # kept: a capsule points at its name
 
     def address(self, system: physx.PhysxCpuSystem) -> int:
-        """The address of the C++ object behind ``system``; raises where the binding does not tell."""
+        """The address of the C++ object behind ``system``; raises TypeError if the binding does not give it."""
         wanted = self._capsule_new(self._type_info, self._type_info_name, None)
         capsule: Any = system._pybind11_conduit_v1_(PYBIND11_ABI_ID, wanted, b"raw_pointer_ephemeral")
         if capsule is None:
@@ -74,7 +74,10 @@ _native_error: str | None = None
 
 
 def native_step() -> _NativeStep | None:
-    """The lock-free stepper, made once per process; None (and one log line that says why) where there is none."""
+    """The C++ step function, looked up once per process.
+
+    Returns None if there is none; a warning in the log then says why.
+    """
     global _native, _native_error
     if _native is None and _native_error is None:
         try:
@@ -92,7 +95,7 @@ def native_step() -> _NativeStep | None:
 
 
 def default_threads() -> int:
-    """As many threads as there are cores this process may run on."""
+    """The number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return max(1, os.cpu_count() or 1)
@@ -120,7 +123,7 @@ def _worker(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[BaseException 
 
 
 class _Stop:
-    """Ends the workers; apart from the pool, so that a finalizer can hold it without holding the pool."""
+    """Ends the workers. Separate from the pool, so that a finalizer can hold it without keeping the pool alive."""
 
     def __init__(self, jobs: queue.SimpleQueue[Any], threads: list[threading.Thread]) -> None:
         self.jobs, self.threads = jobs, threads
@@ -152,10 +155,10 @@ class ScenePool:
         self._stop = weakref.finalize(self, _Stop(self._jobs, workers))
 
     def run(self, job: Callable[[int], None]) -> None:
-        """Calls ``job(scene)`` for every scene and waits for all. An error in any of them is raised here."""
+        """Calls ``job(scene)`` for every scene and waits for all. An error in any call is raised here."""
         if not self._stop.alive:
             raise RuntimeError("the simulation was closed: make a new environment to step again")
-        # a range iterator hands out each number once, also to several threads: no scene waits for a slower one
+        # a range iterator hands out each number once, also to several threads, so no scene waits for a slower one
         order = (job, iter(range(self._count)))
         for _ in range(self._workers):
             self._jobs.put(order)
@@ -174,7 +177,7 @@ class ScenePool:
 
 
 def steppers(systems: Sequence[physx.PhysxCpuSystem]) -> list[Callable[[], None]]:
-    """For each system a call that makes one substep, without Python's global lock where sapien allows it."""
+    """For each system, a function that makes one substep, without Python's global lock if possible."""
     native = native_step()
     if native is None:
         return [system.step for system in systems]

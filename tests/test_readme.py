@@ -1,0 +1,37 @@
+"""The tree in the README is the tree on disk."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def listed() -> set[str]:
+    """Paths of the tree under "Layout", folders with a slash at the end."""
+    text = (ROOT / "README.md").read_text()
+    block = re.search(r"## Layout\n\n```\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    paths: set[str] = set()
+    parent = ""
+    for line in block.group(1).splitlines():
+        name = line.split()[0]
+        if line.startswith(" "):
+            paths.add(parent + name)
+        else:
+            parent = name
+            paths.add(name)
+    return paths
+
+
+def test_every_path_of_the_tree_exists() -> None:
+    for path in listed():
+        assert (ROOT / path).exists(), path
+        assert (ROOT / path).is_dir() == path.endswith("/"), path
+
+
+def test_every_folder_with_code_is_in_the_tree() -> None:
+    packages = {path.parent.relative_to(ROOT) for path in ROOT.glob("*/**/__init__.py")}
+    shown = {str(path) + "/" for path in packages if len(path.parts) <= 2 and not path.parts[0].startswith(".")}
+    top = {path.name + "/" for path in ROOT.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    folders = listed()
+    assert shown | top <= folders, sorted((shown | top) - folders)
