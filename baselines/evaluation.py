@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mikasa_robo.rollouts import EpisodeTotals, Step, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
-from mikasa_robo.video import FPS, VideoWriter, tile_images
+from mikasa_robo.video import FPS, Images, write_tiled_video
 
 from .environments import EnvFactory, GymnasiumVectorEnv
 from .protocol import Policy
@@ -162,18 +164,17 @@ def record_video(
         fps: frames per second.
     """
     resets_itself = isinstance(env, GymnasiumVectorEnv)
-    images: Tensor | None = None
-    with VideoWriter(path, fps, overwrite=True) as video:
+
+    def frames() -> Iterator[tuple[Images, NDArray[np.bool_]]]:
         for step in _play(policy, env, first_seed, device):
             if step.t == 0:
                 continue
-            new = torch.as_tensor(env.render())
-            if new.ndim == 3:
-                new = new.unsqueeze(0)
+            images: Images = torch.as_tensor(env.render()).to("cpu", torch.uint8).numpy()
             # An environment that resets itself already shows the next episode after the last step of this one.
             showing = step.still_running if resets_itself else step.running
-            images = new if images is None else torch.where(showing[:, None, None, None], new, images)
-            video.add(tile_images(images.to("cpu", torch.uint8).numpy()))
+            yield images if images.ndim == 4 else images[None], showing.cpu().numpy()
+
+    write_tiled_video(path, frames(), fps, overwrite=True)
 
 
 def film(

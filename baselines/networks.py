@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -360,3 +361,10 @@ class NetworkPolicy:
             distribution, _, self._state = network.step(normalized, state, starts)
         action: Tensor = network.action.to_env(distribution.mode())
         return action
+
+    def __getattr__(self, name: str) -> Any:
+        # A policy was the network itself.
+        if name.startswith("_") or name == "network" or not hasattr(self.network, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn(f"policy.{name} is deprecated; use policy.network.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(self.network, name)

@@ -1,11 +1,11 @@
-"""Does each task need memory? Success of the expert and of its twins that lack memory, for every task, in one table.
+"""Does each task need memory? Success of the expert and of policies without its memory, for every task, in one table.
 
     python benchmarks/memory_need.py --csv docs/results/memory_need.csv --markdown docs/results/memory_need.md
 
-Every row is written to the CSV as soon as it is measured; a run that is given an existing CSV goes on where that ended.
+Every row is written to the CSV as soon as it is measured; a run with an existing CSV continues it.
 
 With ``--sweep window`` it measures instead how far back a task of each family reaches: for numbers k of remembered views
-how often a memory of k views succeeds, with delays of ``--delay`` steps (it goes on where a CSV ended, too):
+how often a memory of k views succeeds, with delays of ``--delay`` steps (it continues an existing CSV, too):
 
     python benchmarks/memory_need.py --sweep window --episodes 60 --num-envs 60 --csv docs/results/horizon.csv \\
         --markdown docs/results/horizon.md --picture docs/pictures/horizon.png
@@ -42,7 +42,7 @@ RUNS: tuple[tuple[str, PolicyName, str], ...] = (
 )
 """Column, policy, arm. The columns have the names under which they were published."""
 STRICT = 0.999
-"""Level of the intervals that decide: with some 200 comparisons, one in twenty would look like a find at 0.95."""
+"""Level of the intervals that decide: with some 200 comparisons, one in twenty would be a false alarm at 0.95."""
 ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
 INTRODUCTION = """\
@@ -81,7 +81,7 @@ class Options:
 
 
 def chance(row: TaskSpec) -> float | None:
-    """Probability to succeed by a guess, where it can be counted."""
+    """Probability of success by guessing; None if the cue is not one of finitely many."""
     n = int(row.kwargs.get("n", 0))
     if row.family == "ShellGame":
         return 1 / 3
@@ -95,7 +95,7 @@ def chance(row: TaskSpec) -> float | None:
 
 
 def goal(row: TaskSpec) -> float:
-    """What the expert is to reach."""
+    """The success rate that the expert should reach."""
     if row.family.startswith("Intercept"):
         return 0.90 if row.mode == "Fast" else 0.95
     return 0.99
@@ -107,16 +107,16 @@ def can_be_held(row: TaskSpec) -> bool:
 
 
 def beats(outcome: Outcome, bound: float, level: float = STRICT) -> bool:
-    """Whether a success rate is above ``bound`` beyond its interval."""
+    """Whether the interval of a success rate lies above ``bound``."""
     return outcome.interval(level)[0] > bound
 
 
 def verdict(row: TaskSpec, runs: dict[str, Outcome]) -> str:
-    """What the row shows, in a few words."""
+    """What the results of a row show, in a few words."""
     bound = chance(row)
     expert = [runs[name] for name in ("expert", "expert, arm held") if name in runs]
     said = []
-    # an expert at its goal may show less in so many episodes: it misses the goal if its interval does
+    # an expert at its goal may measure less in this many episodes: it misses the goal only if its interval does
     if any(outcome.interval()[1] < goal(row) for outcome in expert):
         said.append("expert below its goal")
     if bound is None:

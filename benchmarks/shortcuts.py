@@ -1,10 +1,10 @@
-"""Ways to succeed without memory of the cue, with and without the rule that closes them, in one table.
+"""Shortcuts: scripts that try to succeed without memory of the cue, with and without the rule that stops them.
 
     python benchmarks/shortcuts.py --csv docs/results/shortcuts.csv --markdown docs/results/shortcuts.md
 
-Each way is a scripted policy with the skill of the expert. Where a task departs from the paper's to close one, it is run
-both as the paper has it (``on_mistake="ignore"``, or a goal that is reached at its edge) and as it is here. For Intercept
-and InterceptGrab, where nothing was changed, it is run once.
+Each shortcut is a scripted policy with the expert's skill. If a task differs from the paper's in order to stop a shortcut,
+the shortcut is run on both: on the paper's task (``on_mistake="ignore"``, or a goal that is reached at its edge) and on
+ours. Intercept and InterceptGrab do not differ: there it is run once.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from mikasa_robo.tasks.rotate import TOLERANCE, Rotate, heading
 from mikasa_robo.tasks.take_it_back import LANES
 
 SPACING = 0.17
-"""Between two stops of the turning hand, rad: a little less than twice the tolerance, as it stops not quite there."""
+"""Angle between two stops, rad: a little less than twice the tolerance, because the hand does not stop exactly there."""
 SLOW = 0.01
-"""A peg that turns by less in a step, rad, stands still: the limit is 0.2 rad/s."""
+"""A peg that turns by less than this in a step, rad, is at rest: the limit is 0.2 rad/s."""
 
 
 class TurnOn(Policy):
-    """Turns the peg the prompted way, on and on, and stops every `SPACING` rad.
+    """Keeps turning the peg in the prompted direction and stops every `SPACING` rad.
 
-    It remembers where it will stop next, and so not how the peg lay at the start once it has stopped for the first time.
+    It remembers the next stop only. After the first stop this does not contain the peg's yaw at the start any more.
     """
 
     def __init__(self, skill: Skill, seed: int = 0) -> None:
@@ -70,13 +70,13 @@ class TurnOn(Policy):
 
 
 class Bearing(Policy):
-    """Draws the cube back along the line on which it lies from the disc's middle, to the lane that this line meets."""
+    """Drags the cube back along the line through the disc's centre and the cube, to the lane that this line meets."""
 
     def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         magenta = view.visible[:, MAGENTA, None]
         disc = torch.where(magenta, view.position[:, MAGENTA, :2], view.position[:, RED, :2])
         off = view.position[:, CUBE, :2] - disc
-        # where the line meets x = 0, the middle of all starts
+        # where the line meets x = 0, the mean of all starts
         y = disc[:, 1] - disc[:, 0] * off[:, 1] / off[:, 0].clamp(max=-1e-4)
         lanes = torch.tensor(LANES, device=y.device)
         lane = lanes[(y[:, None] - lanes).abs().argmin(dim=1)]
@@ -84,7 +84,7 @@ class Bearing(Policy):
 
 
 class MeanVelocity(Policy):
-    """Takes the ball to roll as the balls of this mode do on average."""
+    """Assumes that the ball has the mean velocity of its mode."""
 
     def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         speeds = cast(RollingBallTask[Any], self.skill.task).speed_range
@@ -94,7 +94,7 @@ class MeanVelocity(Policy):
 
 @dataclass
 class Shortcut:
-    """One way, and the settings under which the paper's task leaves it open; None: those that the task has anyway."""
+    """A shortcut, and the arguments that make the paper's task; None: our task does not differ from it."""
 
     told: str
     ids: tuple[str, ...]
@@ -129,7 +129,7 @@ HEADER = ("shortcut", "ID", "as the paper has it, %", "here, %", "expert here, %
 
 @dataclass
 class Options:
-    """Measure how often policies succeed that need no memory of the cue."""
+    """Measure how often shortcuts succeed, policies that do not remember the cue."""
 
     ids: tuple[str, ...] = IDS
     """Only these tasks."""

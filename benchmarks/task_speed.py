@@ -1,10 +1,10 @@
-"""How fast every robot task is on this machine, beside RememberColor3-v0.
+"""Speed of every robot task on this machine, relative to RememberColor3-v0.
 
 ``python benchmarks/task_speed.py`` steps each ID with 1 and with 64 environments as a training loop does: state
 observations, joint control, environments at different t, and a partial reset of those whose episode is over. All tasks
-get the same actions, a random walk. RememberColor3-v0 is measured again before and after every measurement of another
-task, and a task's ratio is the median over the rounds of its speed by the mean of these two: a machine that is busy for
-a while then slows down both alike. Env-steps/s are those of the best round.
+get the same actions, a random walk. RememberColor3-v0 is measured before and after every measurement of another task. A
+task's ratio is its speed divided by the mean of these two, the median over the rounds: a machine that is busy for a while
+slows down both alike. Env-steps/s are those of the best round.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["CATALOG", "DEFAULT_VIEW", "MemoryType", "TaskSpec", "View", "index_by_id", "recall_response_steps"]
+__all__ = ["CATALOG", "DEFAULT_VIEW", "CameraView", "MemoryType", "TaskSpec", "index_by_id", "recall_response_steps"]
 
 MemoryType = Literal["object", "spatial", "capacity", "sequential"]
 Point = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class View:
+class CameraView:
     """A camera: where it is and what it looks at, in m, and its field of view, in rad."""
 
     eye: Point
@@ -26,15 +26,15 @@ class View:
     fov: float
 
 
-DEFAULT_VIEW = View((0.75, 0.0, 0.75), (-0.12, 0.0, 0.08), 0.9)
+DEFAULT_VIEW = CameraView((0.75, 0.0, 0.75), (-0.12, 0.0, 0.08), 0.9)
 """Shows the robot and the table in front of it."""
-WHOLE_TABLE = View((0.85, -0.15, 0.75), (-0.1, -0.17, 0.06), 1.05)
+WHOLE_TABLE = CameraView((0.85, -0.15, 0.75), (-0.1, -0.17, 0.06), 1.05)
 """Shows the path of a ball that rolls across the table."""
-NEAR = View((0.7, 0.0, 0.72), (-0.02, 0.0, 0.12), 0.6)
+NEAR = CameraView((0.7, 0.0, 0.72), (-0.02, 0.0, 0.12), 0.6)
 """Shows the middle of the table."""
-ARC = View((0.7, 0.0, 0.65), (-0.05, 0.0, 0.1), 0.78)
+ARC = CameraView((0.7, 0.0, 0.65), (-0.05, 0.0, 0.1), 0.78)
 """Shows objects that stand in an arc around the robot."""
-AHEAD = View((0.85, 0.0, 0.75), (0.07, 0.0, 0.1), 0.6)
+AHEAD = CameraView((0.85, 0.0, 0.75), (0.07, 0.0, 0.1), 0.6)
 """Shows the middle of the table and what lies ahead of it."""
 
 
@@ -77,9 +77,9 @@ class TaskSpec:
     """The constructor arguments that make the class into this mode, kept as a read-only copy."""
     skill: str | None = None
     """The class of the scripted expert's skill, ``"module:Class"``; None if the task has no expert."""
-    view: View = DEFAULT_VIEW
+    view: CameraView = DEFAULT_VIEW
     """The camera for videos."""
-    gallery: View | None = None
+    gallery: CameraView | None = None
     """The camera for the pictures of the family in the documentation; None if they show another ID, or none."""
 
     def __post_init__(self) -> None:
@@ -138,8 +138,8 @@ def _family(
     prompt: str | None = None,
     entry_point: str,
     skill: str | Mapping[str, str],
-    view: View = DEFAULT_VIEW,
-    gallery: tuple[str, View],
+    view: CameraView = DEFAULT_VIEW,
+    gallery: tuple[str, CameraView],
 ) -> Iterator[TaskSpec]:
     """Yield a row for each mode.
 

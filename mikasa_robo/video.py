@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FPS", "Images", "VideoWriter", "tile_images", "write_video"]
+__all__ = ["FPS", "Images", "VideoWriter", "tile_images", "write_tiled_video", "write_video"]
 
 FPS = 20
 """Frames per second: one for each control step of a robot task, so a video shows the true speed."""
@@ -80,6 +80,28 @@ def write_video(path: Path, frames: Iterable[Images], fps: int = FPS, *, overwri
     with VideoWriter(path, fps, overwrite=overwrite) as video:
         for frame in frames:
             video.add(frame)
+
+
+def write_tiled_video(
+    path: Path,
+    frames: Iterable[tuple[Images, NDArray[np.bool_]]],
+    fps: int = FPS,
+    *,
+    hold: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Write the images of N environments side by side as an MP4; see `VideoWriter`.
+
+    Args:
+        path, fps, hold, overwrite: see `VideoWriter`.
+        frames: images (N, H, W, 3) uint8, and (N,) bool: which of them to show. An environment whose image is not shown
+            keeps its last one.
+    """
+    shown: Images | None = None
+    with VideoWriter(path, fps, hold=hold, overwrite=overwrite) as video:
+        for images, show in frames:
+            shown = images if shown is None else np.where(show[:, None, None, None], images, shown)
+            video.add(tile_images(shown))
 
 
 def tile_images(images: Images) -> Images:

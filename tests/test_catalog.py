@@ -54,18 +54,21 @@ PAPER: dict[str, tuple[int, str, int, int, tuple[int, ...]]] = {
 
 def test_the_catalog_holds_the_paper_s_tasks() -> None:
     found = {row.id: (row.horizon, row.memory, row.cue, row.delay, row.oracle_shape) for row in CATALOG.values()}
-    assert list(found) == list(PAPER)
-    assert found == PAPER
-    assert {row.family for row in CATALOG.values() if row.prompt} == {"RotateLenient", "RotateStrict"}
+    assert [env_id for env_id in found if env_id in PAPER] == list(PAPER)
+    assert {env_id: found[env_id] for env_id in PAPER} == PAPER
+    assert {CATALOG[env_id].family for env_id in PAPER if CATALOG[env_id].prompt} == {"RotateLenient", "RotateStrict"}
 
 
 def test_an_id_is_made_of_family_and_mode_and_a_mode_of_its_arguments() -> None:
     families = {row.family for row in CATALOG.values()}
-    assert len(families) == 12
+    assert len(families) >= 12
     assert all(row.id == f"{row.family}{row.mode}-v0" for row in CATALOG.values())
     for family in families:
         modes = [tuple(sorted(row.kwargs.items())) for row in CATALOG.values() if row.family == family]
         assert len(set(modes)) == len(modes), family
+    for row in CATALOG.values():
+        named = "x".join(str(value) for value in row.kwargs.values()).lower()
+        assert row.mode.lower() == {"true": "posneg", "false": "pos"}.get(named, named), row.id
 
 
 def test_instructions_are_finished_sentences() -> None:
@@ -143,7 +146,7 @@ def test_importing_the_package_loads_no_simulator() -> None:
 
 
 def test_every_task_is_registered_with_its_arguments() -> None:
-    assert tuple(PAPER) == mikasa_robo.TASKS
+    assert set(PAPER) <= set(mikasa_robo.TASKS)
     for env_id in mikasa_robo.TASKS:
         spec = gymnasium.spec(env_id)
         assert spec.entry_point == CATALOG[env_id].entry_point

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tool_helpers import OWN_ID, own_task
 
 import mikasa_robo
 from mikasa_base.factory import missing_dependency
@@ -24,6 +25,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+__all__ = ["own_task"]  # a fixture
 
 HEAVY = ("torch", "sapien", "mani_skill")
 
@@ -254,6 +257,11 @@ def test_the_current_folder_is_searched_last_for_modules_of_tasks(
     del sys.modules["my_tasks_of_cli"]
 
 
+def test_the_expert_of_a_task_of_ones_own_is_run(own_task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["expert", "--env-id", own_task, "--episodes", "2", "--num-envs", "2"]) == 0
+    assert capsys.readouterr().out.startswith(f"{OWN_ID} expert: success 100.0%")
+
+
 # ---------------------------------------------------------------------- modules that have moved
 def test_a_module_that_moved_is_the_same_under_its_old_name() -> None:
     sys.modules.pop("mikasa_robo.recording", None)
@@ -262,6 +270,16 @@ def test_a_module_that_moved_is_the_same_under_its_old_name() -> None:
     assert old is importlib.import_module("mikasa_robo.tools.record")
     assert old.__spec__ is not None
     assert old.__spec__.name == "mikasa_robo.tools.record"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("View", "mikasa_robo.catalog:CameraView"), ("play", "mikasa_robo.tools.playing:play")]
+)
+def test_names_of_a_module_that_moved_are_found(old: str, new: str) -> None:
+    home, _, name = new.partition(":")
+    with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated; use {new.replace(':', '.')}"):
+        found = getattr(importlib.import_module("mikasa_robo.tools.record"), old)
+    assert found is getattr(importlib.import_module(home), name)
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED_MODULES.items())

@@ -18,13 +18,13 @@ from mikasa_robo.core.choice import ChoiceState, choice_layout, sample_choice, u
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE, DELAY, PHASES, RESPONSE, Timeline
 from mikasa_robo.core.sampling import (
-    BLOCK_JITTER,
     FINGER_WIDTH,
+    GRID_JITTER,
     ROBOT_BASE_X,
     Uniforms,
     arc_places,
     between,
-    block_places,
+    grid_places,
     index_below,
     normal,
     permutation,
@@ -211,11 +211,11 @@ def test_places_refuse_what_the_table_has_no_room_for(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 3, 4, 9])
 def test_a_block_leaves_room_for_a_finger_and_is_shuffled(n: int) -> None:
     radius = 0.02 * math.sqrt(2)
-    places = block_places(arc_inputs(n), n, radius)
+    places = grid_places(arc_inputs(n), n, radius)
     assert places.shape == (2 * N, n, 2)
     assert float(box_gaps(places, 0.02).min()) >= FINGER_WIDTH
-    assert float(places.abs().max()) < 0.1 + BLOCK_JITTER
-    places = block_places(uniforms(3 * N, 3 * n), n, radius)
+    assert float(places.abs().max()) < 0.1 + GRID_JITTER
+    places = grid_places(uniforms(3 * N, 3 * n), n, radius)
     cell = (places / 0.0906 + (math.ceil(math.sqrt(n)) - 1) / 2).round().to(torch.int64)
     slot = cell[:, 0, 0] * math.ceil(math.sqrt(n)) + cell[:, 0, 1]
     counts = torch.bincount(slot, minlength=n)
@@ -262,6 +262,14 @@ def test_touches_count_in_the_response_only() -> None:
     # a hand that lies on the object when the response begins still has to hold it there for two steps
     assert hold([[1]] * 5, active=[False, False, True, True, True]) == [[3]]
     assert hold([[1]] * 4, active=[True, False, True, True]) == [[3]]
+
+
+def test_touches_count_by_the_clock_of_each_environment() -> None:
+    held, touching = torch.zeros(3, 2, dtype=torch.int64), torch.ones(3, 2, dtype=torch.bool)
+    for _ in range(HOLD_STEPS):
+        held, new = hold_touches(held, touching, torch.tensor([True, False, True]))
+    assert new.all(dim=1).tolist() == [True, False, True]
+    assert held[1].tolist() == [0, 0]
 
 
 def record(

@@ -180,6 +180,6 @@ def test_a_task_with_the_new_hooks_is_told_nothing_and_may_use_the_old_names_for
             def codes(self) -> str:
                 return "its own"
 
-        env: Any = New(n=3, num_envs=1)
+        env: Any = New(n=3, num_envs=1, cue_steps=1, delay_steps=0, response_steps=9)
     assert env.codes() == "its own"
     env.close()

@@ -304,6 +304,19 @@ def test_a_report_says_in_what_runs_differ_and_what_cannot_be_averaged(runs: Pat
     assert "no mean over its 2 tasks, because there is a different number of runs for each (1, 2)" in text
 
 
+def test_a_report_of_some_tasks(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "seed-1", tmp_path / "runs" / "a")
+    shutil.copytree(runs / "seed-2", tmp_path / "runs" / "b")
+    file = tmp_path / "runs" / "b" / "final_eval.json"
+    file.write_text(json.dumps(final(runs, 2) | {"env_id": "examples.point_back:PointBack-v0"}))
+    argv = [str(tmp_path / "runs"), "--out", str(tmp_path / "report"), "--env-id"]
+    assert report_main([*argv, "ShellGameTouch-v0"]) == 2
+    assert "there is no finished run of this task; there are runs of PointBack-v0, Rem" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+    assert report_main([*argv, "examples.point_back:PointBack-v0"]) == 0
+    assert cells(tmp_path / "report" / "report.md", "`")[0] == "`PointBack-v0`"
+
+
 def test_nothing_found_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert report_main([str(tmp_path / "empty"), "--out", str(tmp_path / "report")]) == 1

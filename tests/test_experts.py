@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE, Expert, WindowMemory
 from mikasa_robo.experts.registry import has_skill, make_skill
-from mikasa_robo.experts.skill import look
+from mikasa_robo.experts.skill import View, look
+from mikasa_robo.experts.touching import TouchSkill
 from mikasa_robo.tools import expert as command
 
 EPISODES = 50
@@ -202,6 +203,16 @@ def test_a_negative_memory_is_refused() -> None:
 def test_old_names_of_policies_work_with_a_warning(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"policies.{old} is deprecated; use .*policies.{new}"):
         assert getattr(policies, old) is getattr(policies, new)
+
+
+def test_skills_with_the_earlier_names_go_on_working() -> None:
+    with pytest.warns(DeprecationWarning, match=r"Old\.known is deprecated: rename the method to from_oracle"):
+
+        class Old(TouchSkill):
+            def known(self, view: View, info: Mapping[str, Any]) -> Tensor:
+                return torch.zeros(2, 1)
+
+    assert Old.from_oracle is Old.known
 
 
 # ---------------------------------------------------------------------- the arm

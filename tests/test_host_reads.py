@@ -200,7 +200,7 @@ class Reading(RememberColor):
 
 @pytest.fixture(scope="module")
 def reading() -> Iterator[tuple[Reading, Reading]]:
-    envs = [Reading(n=3, num_envs=n) for n in (3, 5)]
+    envs = [Reading(n=3, num_envs=n, cue_steps=2, delay_steps=1, response_steps=50) for n in (3, 5)]
     yield envs[0], envs[1]
     for env in envs:
         env.close()

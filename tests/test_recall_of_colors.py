@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import gymnasium as gym
 import pytest
@@ -12,6 +12,7 @@ from task_helpers import Env, N, base, chi_square_p, go_to, make, step, still_ac
 from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core import choice
 from mikasa_robo.core.choice import (
     CUE_SPACING,
     ChoiceState,
@@ -26,6 +27,7 @@ from mikasa_robo.core.choice import (
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.phases import CUE, DELAY, RESPONSE
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.tasks.colored_cubes import RecallColors
 
 MANY = 1000
 IDS = [f"{family}{n}-v0" for family in ("BunchOfColors", "SeqOfColors", "ChainOfColors") for n in (3, 5, 7)]
@@ -258,3 +260,25 @@ def test_a_hand_touches_three_cubes_one_after_another() -> None:
     assert succeeded.tolist() == [True] * (N // 2) + [False] * (N // 2)
     assert failed.tolist() == [False] * (N // 2) + [True] * (N // 2)
     made.close()
+
+
+# ---------------------------------------------------------------------- names of earlier versions
+def test_tasks_with_the_earlier_names_go_on_working(env: Env) -> None:
+    with pytest.warns(DeprecationWarning, match="rename it to") as caught:
+
+        class Old(RecallColors):
+            shown = "in turn"
+            block = False
+
+    assert [str(warning.message) for warning in caught] == [
+        "Old.shown is deprecated: rename it to cue_order",
+        "Old.block is deprecated: rename it to grid",
+    ]
+    assert (Old.cue_order, Old.grid) == ("sequential", False)
+    with pytest.warns(DeprecationWarning, match=r"choice\.RecallTask is deprecated; use .*colored_cubes\.RecallColors"):
+        assert choice.RecallTask is RecallColors
+    task: Any = task_of(env)
+    with pytest.warns(DeprecationWarning, match="wanted is deprecated"):
+        assert task.wanted == task.num_targets == 3
+    with pytest.warns(DeprecationWarning, match="wanted is deprecated"):
+        assert torch.equal(task.task_state.wanted, task.task_state.is_target)

@@ -25,7 +25,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools import cli, gallery, playing
 from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
 from mikasa_robo.tools.record import HOLD, Options
-from mikasa_robo.video import VideoWriter, tile_images, write_video
+from mikasa_robo.video import VideoWriter, tile_images, write_tiled_video, write_video
 
 __all__ = ["own_task"]  # a fixture
 
@@ -70,7 +70,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["--size", "511"], "--size 511 must be an even number of pixels from 128 to 2048"),
         (["--overlay", "all", "step"], "--overlay all step: give all, none, or some of task, step, reward, terms"),
         (["--overlay", "step", "step"], "--overlay step step: give all"),
-        (["--env-id", "PickCube-v1"], "PickCube-v1 has no scripted policy; give a checkpoint file"),
+        (["--env-id", "PickCube-v1"], "PickCube-v1 has no expert, so no scripted policy; give a checkpoint"),
         (["--env-id", "no_such:Mine-v0"], "there is no module 'no_such'"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for the whole episode"),
     ],
@@ -218,11 +218,14 @@ def test_a_task_of_ones_own_is_recorded_by_its_module(
 ) -> None:
     policy = save_untrained(tmp_path / "policy.pt", OWN_ID, 40, OWN_MODULE, sim_backend="physx_cpu")
     argv = ["record", "--episodes", "1", "--size", "128", "--out", str(tmp_path / "videos")]
-    assert cli.main([*argv, "--env-id", own_task]) == 2
-    assert f"{OWN_ID} has no scripted policy" in capsys.readouterr().err
+    assert cli.main([*argv, "--env-id", OWN_ID, "--policy", str(policy)]) == 2
+    assert f"add --env-id {own_task}" in capsys.readouterr().err
     assert cli.main([*argv, "--env-id", own_task, "--policy", str(policy)]) == 0
     assert [path.name for path in (tmp_path / "videos").iterdir()] == [f"{OWN_ID}_policy_seed0.mp4"]
     assert made[0]["sim_backend"] == "physx_cpu", "as the policy was trained"
+    assert cli.main([*argv, "--env-id", own_task]) == 0, "its row names the expert"
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}/videos/{OWN_ID}_expert_seed0.mp4: success")
+    assert made[1]["sim_backend"] == "auto"
 
 
 def test_a_task_of_maniskill_is_recorded_with_the_overlays_that_fit(
@@ -285,6 +288,17 @@ def test_a_video_takes_the_name_of_another_file_only_where_it_is_told_to(tmp_pat
     write_video(path, [picture(0), picture(100)])
     assert len(imageio.imread(path)) == 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_environment_that_is_not_shown_keeps_its_last_image(tmp_path: Path) -> None:
+    both, first = np.array([True, True]), np.array([True, False])
+    frames = [(np.stack([picture(a), picture(b)]), show) for a, b, show in ((0, 50, both), (100, 150, first))]
+    write_tiled_video(tmp_path / "a.mp4", frames, hold=3)
+    film = imageio.imread(tmp_path / "a.mp4").astype(int)
+    assert film.shape == (2 + 3, 64, 192, 3)
+    left, right = film[:, :, :90].mean(axis=(1, 2, 3)), film[:, :, 102:].mean(axis=(1, 2, 3))
+    assert np.abs(left - [0, *[100] * 4]).max() < 6
+    assert np.abs(right - 50).max() < 6
 
 
 def test_tiles_go_row_by_row() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from sim_helpers import ROOT
 from mikasa_robo import catalog
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, read_policy, save_policy
 from mikasa_robo.baselines.networks import ActorCritic
+from mikasa_robo.baselines.ppo_lstm import Player
 from mikasa_robo.baselines.ppo_mlp import Args
 from mikasa_robo.baselines.registry import (
     ALGORITHMS,
@@ -298,3 +301,60 @@ def test_what_a_task_of_maniskill_refuses_is_named(
     assert words.split()[-1].partition("=")[0] in message
     assert "Cube-v1" in message
     assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------- former names
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("checkpoints", "load_recurrent_policy", "checkpoints.load_network"),
+        ("environments", "make_env", "environments.make_training_env"),
+        ("environments", "LONGEST", "environments.UNKNOWN_HORIZON"),
+        ("networks", "ObservationNormalizer", "encoder.ObservationNormalizer"),
+        ("spaces", "map_obs", "spaces.map_tensors"),
+        ("team", "Team", "distributed.DistContext"),
+        ("team", "join_team", "distributed.join_processes"),
+        ("team", "team_size", "distributed.world_size"),
+        ("training", "Setting", "protocol.Setup"),
+        ("training", "Learner", "protocol.Algorithm"),
+        ("training", "parse_args", "command.parse_args"),
+        ("training", "env_factory", "command.env_factory"),
+    ],
+)
+def test_former_names_still_work(module: str, old: str, new: str) -> None:
+    home, _, name = new.partition(".")
+    package = "mikasa_robo.baselines"
+    expected = getattr(importlib.import_module(f"{package}.{home}"), name)
+    with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated; use {package}.{new}"):
+        assert getattr(importlib.import_module(f"{package}.{module}"), old) is expected
+
+
+def test_former_scripts_still_play_policies(tmp_path: Path) -> None:
+    obs = torch.randn(3, 2)
+    policy = load_policy(OLD / "ppo_mlp" / "checkpoint.pt")
+    assert torch.equal(policy.act(obs), policy.network.act(obs))
+    with pytest.warns(DeprecationWarning, match="network"):
+        assert policy.action_dim == 1
+    network = load_network(OLD / "ppo_lstm" / "checkpoint.pt")
+    with pytest.warns(DeprecationWarning, match="NetworkPolicy"):
+        player = Player(network)
+    first = player.act(obs)
+    player.begin()
+    assert torch.equal(player.act(obs), first)
+
+
+def test_a_policy_is_the_same_whichever_way_the_package_was_imported(tmp_path: Path) -> None:
+    """Run as `python -m baselines.ppo_mlp`, classes exist twice; a checkpoint goes by names."""
+    code = (
+        "import sys, torch; sys.path.insert(0, sys.argv[1]);"
+        "from baselines.checkpoints import load_policy, save_policy; from baselines.networks import RecurrentActorCritic;"
+        "from baselines.ppo_lstm import Args; from mikasa_robo.baselines.checkpoints import load_policy as other;"
+        "save_policy(sys.argv[2], RecurrentActorCritic(2, 1, (8,), 4, (8,)), Args(), 0)"
+    ).replace("save_policy(sys.argv[2]", "from pathlib import Path; save_policy(Path(sys.argv[2])")
+    code += "; x = torch.ones(1, 2); assert torch.equal(load_policy(sys.argv[2]).act(x), other(sys.argv[2]).act(x))"
+    path = tmp_path / "policy.pt"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT), str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_policy(path)["algorithm"] == "ppo-lstm"

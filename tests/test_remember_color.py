@@ -13,6 +13,8 @@ from torch import Tensor
 from mikasa_robo.core.choice import ChoiceState, sample_choice
 from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.core.touch_sensor import TouchSensor
+from mikasa_robo.core.touches import HOLD_STEPS
 from mikasa_robo.tasks.remember_color import RememberColor
 
 MANY = 1000
@@ -160,6 +162,18 @@ def test_a_finger_on_the_right_cube_succeeds_and_on_a_wrong_one_fails(env: Env) 
     assert bool(over_time(records, "info/touched")[:, wrong].any(dim=0).all()), "the right one was not touched"
     assert not bool(over_time(records, "info/success")[:, wrong].any())
     assert bool(over_time(records, "info/fail")[:, wrong].all())
+
+
+@pytest.mark.parametrize(("force", "counts"), [(0.0, False), (0.04, False), (0.06, True)])
+def test_a_touch_is_a_contact_force_above_a_twentieth_newton(
+    env: Env, force: float, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TouchSensor, "read", lambda self: torch.full((N, 3, 3), force))
+    env.reset(seed=0)
+    start = task_of(env).timeline.response_start
+    for _ in range(start + HOLD_STEPS):
+        info = env.step(still_action(env))[-1]
+    assert info["mistake"].tolist() == [counts] * N
 
 
 def test_a_finger_may_try_where_mistakes_are_ignored() -> None:

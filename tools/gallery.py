@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from mikasa_robo.catalog import CATALOG, View
+from mikasa_robo.catalog import CATALOG, CameraView
 
 from .cameras import camera_config
 from .env_ids import OptionError, resolve_env_id
@@ -40,7 +40,7 @@ QUALITIES = (75, 60, 45, 30, 15)
 SIZES = (64, 1024)  # pixels
 
 
-def scenes() -> dict[str, tuple[str, View]]:
+def scenes() -> dict[str, tuple[str, CameraView]]:
     """For each family the ID that is drawn and the camera, from the rows that name one."""
     return {row.family: (row.id, row.gallery) for row in CATALOG.values() if row.gallery is not None}
 
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _chosen(options: Options) -> dict[str, tuple[str, View]]:
+def _chosen(options: Options) -> dict[str, tuple[str, CameraView]]:
     """What to draw, by the name of the file. Raises OptionError for an option that cannot be used."""
     families = scenes()
     unknown = [family for family in options.family if family not in families]
@@ -99,7 +99,7 @@ def _chosen(options: Options) -> dict[str, tuple[str, View]]:
     return {env_id: (env_id, _view_of(env_id)) for env_id in map(resolve_env_id, options.env_id)}
 
 
-def _view_of(env_id: str) -> View:
+def _view_of(env_id: str) -> CameraView:
     """The camera for a task. Raises OptionError where the task has no expert."""
     from mikasa_robo.experts.registry import has_skill
 
@@ -109,7 +109,7 @@ def _view_of(env_id: str) -> View:
     return families[row.family][1] if row.family in families else row.view
 
 
-def draw(env_id: str, view: View, size: int) -> tuple[list[Images], list[int]]:
+def draw(env_id: str, view: CameraView, size: int) -> tuple[list[Images], list[int]]:
     """The images (size, size, 3) of an episode in which the expert succeeds, and how long each stays, ms.
 
     Raises OptionError where it succeeds in none of the first `SEEDS`.

@@ -24,7 +24,7 @@ from mikasa_robo.experts.policies import OBS_MODE
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
-from mikasa_robo.video import Images, VideoWriter, tile_images
+from mikasa_robo.video import Images, write_tiled_video
 
 from .checkpoint import make_policy, read_checkpoint
 from .env_ids import OptionError
@@ -217,10 +217,13 @@ def film_tiled(
     Returns:
         (N,) which episodes succeeded.
     """
-    shown: Images | None = None
-    with VideoWriter(path, hold=hold) as video:
+    success = np.zeros(env.unwrapped.num_envs, dtype=bool)
+
+    def frames() -> Iterator[tuple[Images, NDArray[np.bool_]]]:
+        nonlocal success
         for frame in play(env, player, seeds):
-            stopped = ~frame.running[:, None, None, None]
-            shown = frame.images if shown is None else np.where(stopped, shown, frame.images)
-            video.add(tile_images(shown))
-    return frame.success
+            success = frame.success
+            yield frame.images, frame.running
+
+    write_tiled_video(path, frames(), hold=hold)
+    return success

@@ -14,7 +14,7 @@ import tyro
 
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.deprecation import deprecated_names
-from mikasa_robo.experts.makers import POLICY_NAMES
+from mikasa_robo.experts.makers import EARLIER_NAMES, POLICY_NAMES
 
 from .cameras import camera_for
 from .env_ids import OptionError, resolve_env_id
@@ -158,8 +158,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = tyro.cli(Options, args=argv, prog="mikasa record")
     try:
         _check(options)
-        options = dataclasses.replace(options, env_id=resolve_env_id(options.env_id))
-        _check_policy(options)
     except OptionError as error:
         print(error, file=sys.stderr)
         return 2
@@ -172,6 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         import_foreign(options.algorithm, options.network)
+        options = dataclasses.replace(options, env_id=_resolve(options))
+        _check_policy(options)
         for line in record(options, load_player(options.policy)):
             print(line)
     except (OptionError, CheckpointError, UnsuitablePolicyError, RenderingUnavailableError) as error:
@@ -180,10 +180,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _resolve(options: Options) -> str:
+    """The bare ID of a registered task. Raises OptionError where there is none."""
+    if options.policy not in POLICY_NAMES and ":" not in options.env_id:
+        from .checkpoint import read_checkpoint, resolve_checkpoint_env_id
+
+        checkpoint = read_checkpoint(Path(options.policy))
+        if checkpoint.env_id == options.env_id:  # it may know the module that has to be named
+            return resolve_checkpoint_env_id(checkpoint, None)
+    return resolve_env_id(options.env_id)
+
+
 def _check(options: Options) -> None:
     """Raises OptionError for what is wrong whatever the task."""
     if options.policy not in POLICY_NAMES and not Path(options.policy).is_file():
-        names = ", ".join(POLICY_NAMES)
+        names = ", ".join(name for name in POLICY_NAMES if name not in EARLIER_NAMES)
         raise OptionError(f"--policy {options.policy} is no file; give a checkpoint, or one of {names}")
     if options.episodes < 1:
         raise OptionError(f"--episodes {options.episodes} must be at least 1")
@@ -207,7 +218,7 @@ def _check_policy(options: Options) -> None:
 
         if not has_skill(options.env_id):
             raise OptionError(
-                f"--policy {options.policy}: {options.env_id} has no scripted policy; give a checkpoint file"
+                f"--policy {options.policy}: {options.env_id} has no expert, so no scripted policy; give a checkpoint"
             )
     if options.arm is not None and row is None:
         raise OptionError(f"--arm {options.arm} is for MIKASA's tasks; leave it out for {options.env_id}")
@@ -224,7 +235,7 @@ __getattr__ = deprecated_names(
         "Player": "mikasa_robo.tools.playing:load_player",
         "UnsuitablePolicyError": "mikasa_robo.tools.playing:UnsuitablePolicyError",
         "Video": "mikasa_robo.video:VideoWriter",
-        "View": "mikasa_robo.catalog:View",
+        "View": "mikasa_robo.catalog:CameraView",
         "play": "mikasa_robo.tools.playing:play",
     },
 )

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from mikasa_robo.env_ids import split_env_id
+from mikasa_robo.env_ids import EnvIdError, split_env_id
 
 from .env_ids import OptionError
 from .extras import require_modules
@@ -57,6 +57,8 @@ class Args:
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders, folders that contain such folders at any depth, or files that `mikasa eval` wrote."""
+    env_id: tuple[str, ...] = ()
+    """Only runs of these tasks; by default of all. module:ID means the same as ID here."""
     out: Path = Path("report")
     """The folder for report.md, runs.csv and curves-*.png, none of which may exist."""
 
@@ -83,6 +85,21 @@ class Collection:
 
     runs: list[Run] = field(default_factory=list)
     problems: list[tuple[Path, str]] = field(default_factory=list)
+
+    def keep(self, env_ids: Sequence[str]) -> None:
+        """Drop the runs of all other tasks. Raises OptionError for a malformed ID, and for a task without a run."""
+        try:
+            wanted = {split_env_id(env_id)[1]: env_id for env_id in env_ids}
+        except EnvIdError as error:
+            raise OptionError(f"--env-id {error}") from error
+        found = {run.env_id.split()[0] for run in self.runs}
+        for name, env_id in wanted.items():
+            if name not in found:
+                tasks = ", ".join(sorted(found)) or "none"
+                raise OptionError(
+                    f"--env-id {env_id}: there is no finished run of this task; there are runs of {tasks}"
+                )
+        self.runs = [run for run in self.runs if run.env_id.split()[0] in wanted]
 
     def groups(self, source: Source) -> dict[tuple[str, str], list[Run]]:
         """Runs by task and algorithm, sorted by both and by seed."""
@@ -436,6 +453,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         require_folder(args.out)
         collection = collect(args.paths)
+        if args.env_id:
+            collection.keep(args.env_id)
         report = write_report(collection, args.out)
     except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)

@@ -76,6 +76,8 @@ def train_command(run: PlannedRun, run_dir: Path, resume: bool) -> list[str]:
     words = ["-m", "mikasa_robo.tools.cli", "train", run.algorithm]
     if resume:  # with the arguments that it was started with; a module is imported only where it is named
         named = ["--env-id", run.env_id] if run.env_id != run.task else []
+        if ":" in str(run.options.get("network")):
+            named += ["--network", str(run.options["network"])]
         return [*words, "--resume", str(run_dir), *named]
     words += run.arguments(run_dir)
     if "torch_threads" not in run.options:
@@ -115,7 +117,7 @@ def _is_finished(progress: Progress) -> bool:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise SweepError(f"{file} is broken ({error}); move {progress.folder} away") from error
-    asked = {"env_id": run.task, "algorithm": run.algorithm, "seed": run.seed, **run.options}
+    asked = {"env_id": run.task, "algorithm": run.algorithm_name, "seed": run.seed, **run.options}
     for name, value in asked.items():
         if args.get(name, value) != value:
             raise SweepError(

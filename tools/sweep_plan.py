@@ -8,13 +8,13 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mikasa_robo.baselines.registry import ALGORITHMS, get_algorithm
-from mikasa_robo.env_ids import split_env_id
+from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm
+from mikasa_robo.env_ids import EnvIdError, split_env_id
 
 from .env_ids import OptionError, resolve_env_id
 
@@ -38,20 +38,25 @@ class PlannedRun:
     """One training run of a sweep."""
 
     env_id: str  # as the file has it: ID or module:ID
-    algorithm: str
+    algorithm: str  # likewise: NAME or module:NAME
     seed: int
     options: Mapping[str, Any]
     cpus: float = 1
 
     @property
     def name(self) -> str:
-        """Name of its folder and of its log, with the ID without its module."""
-        return f"{self.task}__{self.algorithm}__{self.seed}"
+        """Name of its folder and of its log, without modules."""
+        return f"{self.task}__{self.algorithm_name}__{self.seed}"
 
     @property
     def task(self) -> str:
         """The bare ID."""
         return split_env_id(self.env_id)[1]
+
+    @property
+    def algorithm_name(self) -> str:
+        """The name without its module."""
+        return self.algorithm.rpartition(":")[2]
 
     def arguments(self, run_dir: Path) -> list[str]:
         """The words after `mikasa train <algorithm>` that start it in ``run_dir``."""
@@ -106,17 +111,15 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
     if not isinstance(options, dict):
         raise SweepError(f"options = {options!r} is not a table; write [options.{algorithms[0]}] above the options")
-    for algorithm in algorithms:
-        if algorithm not in ALGORITHMS:
-            raise SweepError(f"algorithms: there is no {algorithm!r}; use {', '.join(ALGORITHMS)}")
-    _refuse_unknown(options, algorithms, "options.")
-    _check_tasks(tasks)
-    for algorithm in algorithms:
-        _check_options(algorithm, options.get(algorithm, {}), tasks)
+    names = _check_names("algorithms", algorithms, lambda name: use_algorithm(name).name)
+    _check_names("tasks", tasks, lambda task: resolve_env_id(task, "tasks:"))
+    _refuse_unknown(options, names, "options.")
+    for name in names:
+        _check_options(name, options.get(name, {}), tasks)
     runs = tuple(
-        PlannedRun(task, algorithm, seed, options.get(algorithm, {}), cpus)
+        PlannedRun(task, algorithm, seed, options.get(name, {}), cpus)
         for task in tasks
-        for algorithm in algorithms
+        for name, algorithm in zip(names, algorithms, strict=True)
         for seed in seeds
     )
     return Plan(Path(content["out"]), runs, retries)
@@ -152,16 +155,20 @@ def _list(content: Mapping[str, Any], key: str, kind: type) -> list[Any]:
     return values
 
 
-def _check_tasks(tasks: Sequence[str]) -> None:
+def _check_names(key: str, values: Sequence[str], resolve: Callable[[str], str]) -> list[str]:
+    """The bare names of NAME or module:NAME, as ``resolve`` finds them. Raises SweepError for one that it does not."""
     by_name: dict[str, str] = {}
-    for task in tasks:
+    for value in values:
         try:
-            name = resolve_env_id(task, "tasks:")
+            name = resolve(value)
         except OptionError as error:
             raise SweepError(str(error)) from error
-        twin = by_name.setdefault(name, task)
-        if twin != task:  # their runs would have the same folders
-            raise SweepError(f"tasks: {twin!r} and {task!r} are both {name}; remove one")
+        except (EnvIdError, RegistryError) as error:
+            raise SweepError(f"{key}: {error}") from error
+        twin = by_name.setdefault(name, value)
+        if twin != value:  # their runs would have the same folders
+            raise SweepError(f"{key}: {twin!r} and {value!r} are both {name}; remove one")
+    return list(by_name)
 
 
 def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
@@ -189,7 +196,7 @@ def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
                 args = parse_args(args_type, words, "")
             except SystemExit:
                 args = None
-            except ArgumentError as error:
+            except (ArgumentError, EnvIdError, RegistryError) as error:
                 raise SweepError(f"options.{algorithm}: {error}") from error
         if args is None:
             raise SweepError(

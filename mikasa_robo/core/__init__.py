@@ -1,4 +1,5 @@
-"""What every memory task shares: phases, drawing, hiding, touching, rewards, and the environment that joins them.
+"""What every memory task shares: phases, random episodes, hidden objects, touches, rewards and the environment itself.
 
-All modules but `visibility`, `touch` and `env` are pure functions of tensors and need no simulator.
+`hooks` declares what a task defines, `env` calls it. Only `env`, `tabletop`, `seeds`, `visibility`, `touch_sensor` and
+`arm_hold` use the simulator; the other modules are pure functions of tensors.
 """

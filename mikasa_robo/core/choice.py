@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mikasa_robo.checks import whole_number
-from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 from mikasa_robo.tensors import constant
 
 from . import rewards
 from .env import MemoryEnv, StepData
 from .phases import CUE, RESPONSE
-from .sampling import Uniforms, arc_places, block_places, index_below, permutation, upright
+from .sampling import Uniforms, arc_places, grid_places, index_below, permutation, upright
 from .touches import HOLD_STEPS, hold_touches, record_touches
 
 CUE_PLACE = (0.0, 0.0)
@@ -31,6 +32,7 @@ CueOrder = Literal["simultaneous", "sequential"]
 Arrangement = Callable[[Tensor, int, float], Tensor]
 
 
+@renamed_attributes({"wanted": "is_target"})
 @dataclass
 class ChoiceState:
     """One row per environment; m of the K candidates are targets."""
@@ -76,7 +78,7 @@ def sample_choice(
         num_targets: m.
         heights: (K,) z of each candidate's centre when it stands on the table, m.
         radius: of the circle in which each candidate fits, m.
-        arrange: draws the places: `arc_places` or `block_places`.
+        arrange: draws the places: `arc_places` or `grid_places`.
     """
     target = (
         index_below(u.take(1), num_candidates)
@@ -149,10 +151,15 @@ def next_target(s: ChoiceState, distance: Tensor, ordered: bool) -> Tensor:
     return torch.where(missing, distance, torch.inf).argmin(dim=1)
 
 
+_OLD_CUE_ORDERS: dict[str, CueOrder] = {"together": "simultaneous", "in turn": "sequential"}
+
+
+@renamed_attributes({"offered": "num_candidates", "wanted": "num_targets", "each": "cue_steps_per_item"})
 class ChoiceTask(MemoryEnv[ChoiceState]):
     """See ``num_targets`` objects, then touch the same ones among ``num_candidates``.
 
-    A family derives from this class, or from `RememberTask`, and defines what a candidate is (`build_candidate`).
+    A family derives from this class, or from `RememberTask` or `RecallColors` in `mikasa_robo.tasks`, and defines what a
+    candidate is (`build_candidate`).
 
     Args:
         num_candidates: number of candidates in the response phase, K.
@@ -167,9 +174,19 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     ordered: ClassVar[bool] = False
     """Whether the targets have to be touched in the order shown."""
     grid: ClassVar[bool] = False
-    """Whether the candidates stand in a square grid (`block_places`) or in an arc (`arc_places`)."""
+    """Whether the candidates stand in a square grid (`grid_places`) or in an arc (`arc_places`)."""
     radius: ClassVar[float] = 0.02 * 2**0.5
     """Radius of the circle in which each candidate fits, seen from above, m."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for old, new in (("shown", "cue_order"), ("block", "grid")):
+            if old in vars(cls):
+                warnings.warn(
+                    f"{cls.__name__}.{old} is deprecated: rename it to {new}", DeprecationWarning, stacklevel=2
+                )
+                value = vars(cls)[old]
+                setattr(cls, new, _OLD_CUE_ORDERS.get(value, value))
 
     def __init__(self, *args: Any, num_candidates: int, num_targets: int, cue_steps: int, **kwargs: Any) -> None:
         self.num_candidates, self.num_targets = num_candidates, num_targets
@@ -196,7 +213,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         return [self.build_candidate(index) for index in range(self.num_candidates)]
 
     def sample(self, u: Uniforms) -> ChoiceState:
-        arrange = block_places if self.grid else arc_places
+        arrange = grid_places if self.grid else arc_places
         heights = constant(tuple(self.heights()), torch.float32, u.device)
         return sample_choice(u, self.num_candidates, self.num_targets, heights, self.radius, arrange)
 
@@ -263,30 +280,11 @@ def names_of(indices: Tensor, names: Sequence[str]) -> list[str]:
     return [", ".join(names[index] for index in row) for row in indices.tolist()]
 
 
-class RememberTask(ChoiceTask):
-    """See one object, then touch the same one among ``n``.
-
-    Cue: the target in the middle of the table. Delay: an empty table. Response: all ``n`` objects in a jittered arc
-    within reach, at places that are drawn anew in every episode.
-    Success: the target was touched (contact force above 0.05 N in 2 control steps in a row) and the robot is static.
-    Failure: another object was touched for as long.
-    Oracle: (N, 1) int64, index of the target.
-
-    Args:
-        n: number of candidates, 2 to 9.
-        cue_steps, delay_steps, response_steps: lengths of the phases, in control steps.
-        **kwargs: see `MemoryEnv`.
-    """
-
-    def __init__(self, *args: Any, n: int = 3, **kwargs: Any) -> None:
-        self.n = whole_number("n", n, 2, 9)
-        super().__init__(*args, num_candidates=n, num_targets=1, **kwargs)
-
-
 __getattr__ = deprecated_names(
     __name__,
     {
         "RecallTask": "mikasa_robo.tasks.colored_cubes:RecallColors",
+        "RememberTask": "mikasa_robo.tasks.remember_task:RememberTask",
         "Shown": "CueOrder",
         "advance_choice": "update_choice",
         "paced_response": "mikasa_robo.catalog:recall_response_steps",

@@ -53,7 +53,7 @@ class TaskHooks(Generic[TaskState]):
         names = {name for base in cls.__mro__ for name, value in vars(base).items() if _is_abstract(value)}
         missing = [name for name in sorted(names) if _is_abstract(inspect.getattr_static(cls, name))]
         if missing:
-            raise TypeError(f"{cls.__name__} is no task yet: it has to define {', '.join(missing)}")
+            raise TypeError(f"{cls.__name__} lacks hooks that a task must define: {', '.join(missing)}")
 
     # ------------------------------------------------------------------ once
     @abstractmethod

@@ -13,11 +13,14 @@ PHASES = ("cue", "delay", "response")
 
 @dataclass(frozen=True)
 class Timeline:
-    """Lengths of the phases in control steps; the observation that ``reset`` returns has t = 0.
+    """Lengths of the phases of an episode in control steps.
 
-    An episode is in its cue for t < cue, in its delay for cue <= t < cue + delay, then in its response until
-    t = horizon. A response of 0 stands for a task whose information is on view to the end and which is acted in from the
-    first step. Raises ValueError where a length is no whole number or too small.
+    The observation that ``reset`` returns has t = 0. The cue phase is t < cue, the delay cue <= t < cue + delay, the
+    response the rest until t = horizon. With a response of 0 the cue stays on view to the end and acting counts from the
+    first step.
+
+    Raises:
+        ValueError: a length is not a whole number or too small, or there is a delay but no response.
     """
 
     cue: int
@@ -34,7 +37,7 @@ class Timeline:
 
     @property
     def response_start(self) -> int:
-        """The first t at which acting counts."""
+        """The first t of the response phase, from which acting counts."""
         return self.cue + self.delay if self.response else 0
 
     @property
@@ -43,7 +46,7 @@ class Timeline:
         return self.cue + self.delay + self.response
 
     def phase(self, elapsed: Tensor) -> Tensor:
-        """Phase index of each environment.
+        """The phase that each environment is in.
 
         Args:
             elapsed: (N,) control steps since the reset.
@@ -54,5 +57,5 @@ class Timeline:
         return (elapsed >= self.cue).to(torch.int64) + (elapsed >= self.cue + self.delay).to(torch.int64)
 
     def responding(self, elapsed: Tensor) -> Tensor:
-        """(N,) bool: whether acting counts."""
+        """(N,) bool: in the response phase, where acting counts; ``elapsed`` as for `phase`."""
         return elapsed >= self.response_start

@@ -20,17 +20,17 @@ BESIDE, ABOVE = 0.05, 0.08
 
 
 def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
-    """1 where ``position`` (N, 3) is at ``target`` (N, 3), towards 0 with distance (m): 1 - tanh(sharpness · d)."""
+    """1 - tanh(sharpness · d), (N,), for the distance d between ``position`` and ``target``, (N, 3) each, m."""
     return 1 - torch.tanh(sharpness * torch.linalg.norm(position - target, dim=-1))
 
 
 def closeness(distance: Tensor, sharpness: float = 5.0) -> Tensor:
-    """1 at distance 0, towards 0 with distance (N,): 1 - tanh(sharpness · d)."""
+    """1 - tanh(sharpness · distance), (N,): 1 at distance 0, falling to 0."""
     return 1 - torch.tanh(sharpness * distance)
 
 
 def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
-    """`closeness` along ``way`` (N, 3), m, from the TCP to a target among others that must not be touched.
+    """`closeness` to a target among others that must not be touched; ``way`` (N, 3), m, leads from the TCP to it.
 
     `reach` pays for the straight way, which leads through the target's neighbours. Here the TCP should be at least as
     high as a profile: `ABOVE` the target where it is farther than `BESIDE` from it in x and y, falling linearly to 0 at
@@ -42,7 +42,7 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
 
 
 def still(joint_speed: Tensor, sharpness: float = 2.0) -> Tensor:
-    """1 for an arm at rest, towards 0 with the largest joint speed (N,), rad/s."""
+    """1 - tanh(sharpness · speed), (N,), for the largest joint speed (N,), rad/s: 1 for an arm at rest."""
     return 1 - torch.tanh(sharpness * joint_speed)
 
 

@@ -1,4 +1,4 @@
-"""A task's memory of its episodes: a dataclass of tensors with one row per environment."""
+"""The state of a task: a dataclass of tensors with one row per environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _fields(state: object) -> list[str]:
 
 
 def allocate(like: State, num_envs: int) -> State:
-    """A state of ``num_envs`` rows of zeros with the shapes and dtypes of ``like``."""
+    """A state of ``num_envs`` rows of zeros, with the shapes and dtypes of ``like``."""
     tensors = {name: getattr(like, name) for name in _fields(like)}
     return type(like)(**{name: t.new_zeros(num_envs, *t.shape[1:]) for name, t in tensors.items()})
 
@@ -28,7 +28,7 @@ def scatter(state: State, env_idx: Tensor, rows: State) -> None:
 
 
 def to_flat(state: object) -> dict[str, Tensor]:
-    """Each field as a float32 copy (N, D): exact for bools and for whole numbers below 2**24."""
+    """Each field as a float32 copy (N, D); exact for bools and for whole numbers below 2**24."""
     flat = {}
     for name in _fields(state):
         tensor: Tensor = getattr(state, name)
@@ -37,7 +37,11 @@ def to_flat(state: object) -> dict[str, Tensor]:
 
 
 def load_flat(state: object, flat: dict[str, Tensor], env_idx: Tensor) -> None:
-    """The inverse of `to_flat`, for the environments ``env_idx``. Raises KeyError with the names that are missing."""
+    """The inverse of `to_flat`: writes rows (b, …) to the environments ``env_idx`` (b,).
+
+    Raises:
+        KeyError: fields are missing; the message names them.
+    """
     missing = set(_fields(state)) - set(flat)
     if missing:
         raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another task")

@@ -1,4 +1,4 @@
-"""Rotations that cannot be told apart by looking: a perception system reports one of them, the least."""
+"""Rotations that look the same for a symmetric body, of which a perception system reports the smallest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEG_ROTATIONS = torch.tensor(
     ],
     dtype=torch.float32,
 )
-"""(8, 4) quaternions wxyz that turn a peg, whose long side is x, into itself: its ends are alike, and so are its sides."""
+"""(8, 4) quaternions wxyz that map a peg with its long side along x to itself: both ends look alike, as do the sides."""
 
 
 def _cube_rotations() -> Tensor:
@@ -34,7 +34,7 @@ def _cube_rotations() -> Tensor:
 
 
 CUBE_ROTATIONS = _cube_rotations()
-"""(24, 4) quaternions wxyz that turn a cube of one colour into itself."""
+"""(24, 4) quaternions wxyz that map a cube of one colour to itself."""
 
 
 @functools.cache
@@ -44,16 +44,16 @@ def _on(symmetries: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def canonical_rotation(q: Tensor, symmetries: Tensor) -> Tensor:
-    """The least rotations that look the same.
+    """The smallest rotations that look the same.
 
-    Of a peg that lies on the table the yaw is then in ±π/2, of a cube in ±π/4.
+    The yaw of a peg that lies on the table is then within ±π/2, that of a cube within ±π/4.
 
     Args:
         q: (N, 4) quaternions wxyz of a body.
-        symmetries: (S, 4) quaternions wxyz that turn the body into itself.
+        symmetries: (S, 4) quaternions wxyz that map the body to itself.
 
     Returns:
-        (N, 4), of the dtype and on the device of ``q``.
+        (N, 4), with the dtype and on the device of ``q``.
     """
     same = quaternion_raw_multiply(q[:, None], _on(symmetries, q.dtype, q.device))  # (N, S, 4)
     least = same[..., 0].abs().argmax(dim=1)

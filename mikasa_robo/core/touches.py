@@ -1,4 +1,4 @@
-"""The ledger of touches and mistakes: pure functions over (N, K) tensors of N environments and K objects."""
+"""Which touches count and which are mistakes: pure functions of (N, K) tensors for N environments and K objects."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ HOLD_STEPS = 2
 
 
 def hold_touches(held: Tensor, touching: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-    """How long each object has been touched without a break, and which touches begin to count now.
+    """Counts for how long each object has been touched, and finds the touches that count from now on.
 
-    A touch that counted is over once the object has been let go for 2 control steps in a row: a hand that leaves an
-    object slides along it, and a force that is gone for a single step does not make one touch into two.
+    A touch counts once it has been held for `HOLD_STEPS`. It then ends after 2 control steps in a row without contact. A
+    single step without contact does not end it, because a hand that leaves an object slides along it.
 
     Args:
         held: (N, K) int64, control steps held so far; -1 in the first step without contact after a touch that counted.
         touching: (N, K) bool, contact in this step.
-        active: (N,) bool, whether touches count in this step (the response phase); elsewhere they never do.
+        active: (N,) bool, whether touches count in this step, that is in the response phase.
 
     Returns:
-        ``held`` after this step, at most `HOLD_STEPS`, and (N, K) bool: touches that have just been held for
-        `HOLD_STEPS`. Each is reported once; to be reported again the object has to be let go and touched anew.
+        ``held`` after this step, at most `HOLD_STEPS`, and (N, K) bool: touches that reached `HOLD_STEPS` in this step.
+        Each touch is reported once. An object is reported again after it has been released and touched anew.
     """
     touching = touching & active[:, None]
     before = held
@@ -33,19 +33,19 @@ def hold_touches(held: Tensor, touching: Tensor, active: Tensor) -> tuple[Tensor
 
 
 def record_touches(new: Tensor, counted: Tensor, wanted: Tensor, rank: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Enters new touches and tells who made a mistake.
+    """Records new touches and finds mistakes.
 
-    A touch is a mistake on an object that is not wanted, on one that was counted already (while others are missing), or
-    out of order. Once everything wanted has been touched, touching it again harms nobody.
+    A touch is a mistake if the object is not wanted, if it was counted already while others are still missing, or if it
+    comes out of order. Once all wanted objects have been touched, touching them again is no mistake.
 
     Args:
-        new: (N, K) bool, touches that begin to count in this step.
+        new: (N, K) bool, touches that count from this step on.
         counted: (N, K) bool, wanted objects touched earlier.
         wanted: (N, K) bool.
         rank: (N, K) int64, place of each wanted object in the required order, from 0; None where the order is free.
 
     Returns:
-        ``counted`` after this step and (N,) bool: a mistake was made in this step.
+        ``counted`` after this step, and (N,) bool: there was a mistake in this step.
     """
     complete = (counted | ~wanted).all(dim=1, keepdim=True)
     mistake = (new & ~wanted) | (new & counted & ~complete)

@@ -1,8 +1,8 @@
 """The only place that hides and shows objects.
 
-A hidden object is parked 1 km above the table: beyond every camera's far plane whatever the camera looks at, in reach of
-nothing, and put back there at rest after every control step. Poses are written after physics and before anything is
-observed, then applied and fetched; observations, evaluation and rewards never write.
+A hidden object is parked 1 km above the table. There it is beyond the far plane of every camera and nothing can touch it.
+It is put back there at rest after every control step. Poses are written after the physics of a step and before anything
+is observed. Observations, evaluation and rewards never write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 from mikasa_robo.sim.buffers import as_index_buffer
 
 PARKING_HEIGHT = 1000.0
-"""z of parked objects, m; the cameras' far planes are at 100 m."""
+"""z of parked objects, m. The cameras' far planes are at 100 m."""
 
 
 def parking_poses(count: int) -> Tensor:
@@ -36,11 +36,14 @@ def parking_poses(count: int) -> Tensor:
 
 @renamed_attributes({"arrange": "apply", "set_up": "reset"})
 class ObjectLayout:
-    """The K objects that a task shows and hides in each of N environments.
+    """The K objects that a task shows and hides, in each of N environments.
 
     Args:
-        scene: the scene they stand in.
-        actors: K dynamic or kinematic actors, each in every environment.
+        scene: the scene that they are in.
+        actors: K dynamic or kinematic actors, each of them in every environment.
+
+    Raises:
+        ValueError: an actor is static.
     """
 
     def __init__(self, scene: ManiSkillScene, actors: Sequence[Actor]) -> None:
@@ -54,7 +57,7 @@ class ObjectLayout:
 
     @functools.cached_property
     def rows(self) -> Tensor:
-        """(N, K) rows of the objects in the simulator's buffer; known once the simulation has started."""
+        """(N, K) rows of the objects in the simulator's buffer, which are known once the simulation has started."""
         return torch.stack([actor._body_data_index for actor in self._actors], dim=1)
 
     @functools.cached_property
@@ -97,23 +100,23 @@ class ObjectLayout:
         return state + (offsets if state.ndim == 2 else offsets[:, None])
 
     def poses(self, visible: Tensor, home: Tensor) -> Tensor:
-        """(N, K, 7) where objects belong: ``home`` (N, K, 7) where ``visible`` (N, K), else their parking place."""
+        """(N, K, 7) where objects belong: at ``home`` (N, K, 7) if ``visible`` (N, K), else at their parking place."""
         return torch.where(visible[..., None], home, self._parking.expand_as(home))
 
     @staticmethod
     def parked(objects: Tensor) -> Tensor:
-        """(N, K) bool: the objects that are hidden, of those that `read` gave."""
+        """(N, K) bool: the objects that are hidden, from what `read` returned."""
         return objects[..., 2] > PARKING_HEIGHT / 2
 
     def reset(
         self, visible: Tensor, home: Tensor, velocity: Tensor | None = None, env_idx: Tensor | None = None
     ) -> None:
-        """Puts the objects of b environments where they belong; BaseEnv.reset applies it.
+        """Puts the objects of b environments where they belong. BaseEnv.reset applies what is written here.
 
         Args:
             visible: (b, K) bool.
             home: (b, K, 7).
-            velocity: (b, K, 6) linear (m/s) and angular (rad/s), with which dynamic objects start; None: at rest.
+            velocity: (b, K, 6) linear (m/s) and angular (rad/s) velocity of dynamic objects; None: at rest.
             env_idx: (b,) the environments; None: all.
         """
         poses = self.poses(visible, home)
@@ -140,7 +143,7 @@ class ObjectLayout:
         """Puts objects where they belong, at rest, and brings the simulator's buffers up to date.
 
         Args:
-            put: (N, K) bool, which objects; all others are left to physics.
+            put: (N, K) bool, the objects to put; physics moves the others.
             visible: (N, K) bool.
             home: (N, K, 7).
         """

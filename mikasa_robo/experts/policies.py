@@ -12,7 +12,7 @@ from torch import Tensor
 from mikasa_robo.checks import whole_number
 from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
 from mikasa_robo.core.phases import CUE
-from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.deprecation import deprecated_names, rename_hooks
 
 from .arm import Arm
 from .skill import History, Skill, View, look
@@ -34,6 +34,10 @@ class Policy(ABC):
         skill: how the task is done.
         seed: of the policy's own random numbers, with which it guesses.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        rename_hooks(cls, {"content": "cue"})
 
     def __init__(self, skill: Skill, seed: int = 0) -> None:
         self.skill = skill

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.core.env import ARM_JOINTS, MemoryEnv
+from mikasa_robo.deprecation import rename_hooks
 
 from .arm import Arm, facing_down
 
@@ -86,6 +87,10 @@ class Skill(ABC):
     Args:
         task: the environment. A skill reads constants of the task from it, never its state.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        rename_hooks(cls, {"known": "from_oracle", "recall": "from_history"})
 
     size: int
     """Length of the cue."""

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import build_colored_cube
 from mikasa_robo.assets.palette import color_codes
-from mikasa_robo.core.choice import ChoiceState, RememberTask, names_of
+from mikasa_robo.core.choice import ChoiceState, names_of
 
 from .colored_cubes import COLOR_NAMES
+from .remember_task import RememberTask
 
 
 class RememberColor(RememberTask):

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.assets.shapes import CIRCUMRADIUS, SHAPES, build_shape, resting_height, shape_codes
-from mikasa_robo.core.choice import ChoiceState, RememberTask, names_of
+from mikasa_robo.core.choice import ChoiceState, names_of
+
+from .remember_task import RememberTask
 
 
 class RememberShape(RememberTask):
