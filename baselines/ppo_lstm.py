@@ -22,6 +22,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
+
 from . import training
 from .advantages import compute_gae
 from .arguments import ArgumentError, nearest_divisor, require, world_size
@@ -31,7 +33,7 @@ from .loggers import EpisodeStats
 from .networks import NetworkPolicy
 from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
 from .protocol import RecurrentNetwork, Setup
-from .spaces import Obs, State, map_tensors, on_host, stack_tensors
+from .spaces import Obs, State, map_tensors, stack_tensors
 
 __all__ = ["PPOLSTM", "Args", "ArgumentError", "Player", "main", "train"]
 
@@ -170,7 +172,7 @@ def value_of_truncated(network: RecurrentNetwork, obs: Obs, state: State, trunca
     """
     device = network.device
     values = torch.zeros(len(truncated), device=device)
-    if on_host(truncated):
+    if not tensors.reads_wait(truncated.device):
         rows = truncated.nonzero().squeeze(1)
         if len(rows):
             last = network.normalize(map_tensors(lambda x: x[rows].to(device), obs))

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
+
 from . import training
 from .advantages import compute_gae
 from .arguments import ArgumentError, nearest_divisor, require
@@ -24,7 +26,7 @@ from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
 from .protocol import FeedForwardNetwork
-from .spaces import Obs, batch_size, cat_tensors, map_tensors, on_host, stack_tensors
+from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
 
@@ -104,7 +106,7 @@ def rollout(
         stats.record(info, ends | cuts)
         if "final_observation" in info:
             last = info["final_observation"]
-            if on_host(cuts):
+            if not tensors.reads_wait(cuts.device):
                 # On a GPU all rows are kept until the end: the host would have to wait to know how many are wanted.
                 last, cuts = map_tensors(lambda x: x[cuts], last), cuts[cuts]  # noqa: B023  used at once
             final_obs.append(map_tensors(lambda x: x.to(device), last))

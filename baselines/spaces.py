@@ -24,7 +24,6 @@ __all__ = [
     "cat_tensors",
     "flatten",
     "map_tensors",
-    "on_host",
     "stack_tensors",
 ]
 
@@ -66,11 +65,6 @@ def cat_tensors(rows: Sequence[Tensors]) -> Tensors:
 def batch_size(tensors: Tensors) -> int:
     """Length of the leading axis."""
     return len(next(iter(tensors.values()))) if isinstance(tensors, dict) else len(tensors)
-
-
-def on_host(tensor: Tensor) -> bool:
-    """Whether reading values costs nothing. On a GPU the host would wait for all work that was queued before."""
-    return tensor.device.type == "cpu"
 
 
 def _join(join: Callable[[list[Tensor]], Tensor], rows: Sequence[Tensors]) -> Tensors:

@@ -10,7 +10,7 @@ The checkout itself is never changed. A mutation is
 - caught, if one of its tests fails,
 - SURVIVED, if they pass: a test is missing,
 - STALE, if its text does not occur exactly once in its file: the code has moved on,
-- BROKEN, if its tests fail without the mutation, too, or cannot be run with it, because a file cannot be imported.
+- BROKEN, if its tests fail without the mutation, too, or do not run: they are skipped, or a file cannot be imported.
 
 The exit status is 0 if all are caught and 1 if not.
 """
@@ -109,10 +109,12 @@ def check(mutation: Mutation, root: Path) -> Verdict:
     before = path.read_text()
     path.write_text(before.replace(mutation.old, mutation.new))
     try:
-        code = run_tests(mutation.tests, root).returncode
+        done = run_tests(mutation.tests, root)
     finally:
         path.write_text(before)
-    return "SURVIVED" if code == 0 else "caught" if code == 1 else "BROKEN"
+    if done.returncode == 0 and " passed" in done.stdout:
+        return "SURVIVED"
+    return "caught" if done.returncode == 1 else "BROKEN"
 
 
 def find_broken(mutations: Sequence[Mutation], root: Path) -> dict[str, str]:

@@ -50,6 +50,13 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
+def test_a_skipped_test_catches_nothing(scripts: tuple[Any, Any], project: Path) -> None:
+    mutate, _ = scripts
+    (project / "tests" / "test_skipped.py").write_text("import pytest\n\n\n@pytest.mark.skip\ndef test_two(): ...\n")
+    mutation = mutate.Mutation("m", "lib.py", "return 2", "return 3", ("tests/test_skipped.py::test_two",))
+    assert mutate.check(mutation, project) == "BROKEN"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [

@@ -537,7 +537,10 @@ def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
 def test_a_robot_task_is_learnt(tmp_path: Path) -> None:
     """Seed 1 came to 44 of 50 episodes. A guess is right in a third of them, and a policy that hovers in none."""
     run_dir = tmp_path / "run"
-    argv = "--env-id RememberColor3-v0 --total-timesteps 100000 --sim-backend physx_cpu --eval-every 0 --no-video"
+    argv = (
+        "--env-id RememberColor3-v0 --total-timesteps 100000 --sim-backend physx_cpu --eval-every 0 --no-video "
+        "--torch-threads 1"
+    )
     assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0
     with (run_dir / "progress.csv").open() as file:
         returns = [float(row["train/return"]) for row in csv.DictReader(file) if row["train/return"]]

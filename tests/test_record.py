@@ -64,7 +64,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             ["--env-id", "RememberColour3-v0"],
             "--env-id RememberColour3-v0 is not registered; did you mean RememberColor3-v0",
         ),
-        (["--policy", "best"], "--policy best is no file; give a checkpoint, or one of expert, window, memoryless"),
+        (["--policy", "best"], "--policy best is not a file; give a checkpoint, or one of expert, window, memoryless"),
         (["--episodes", "0"], "--episodes 0 must be at least 1"),
         (["--seed", "-1"], "--seed -1 must be at least 0"),
         (["--size", "511"], "--size 511 must be an even number of pixels from 128 to 2048"),

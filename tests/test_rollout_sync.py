@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mikasa_robo import tensors
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.loggers import EpisodeStats
@@ -92,8 +92,8 @@ def learner(algorithm: str, env: ClockworkEnv, num_steps: int) -> Any:
     return make(args, Setup(*spaces, env.num_envs, env.device, generator, DistContext()))
 
 
-def as_on_a_gpu(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(module, "on_host", lambda tensor: False)
+def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tensors, "reads_wait", lambda device: True)
 
 
 def host_reads(algorithm: str, steps: int) -> int:
@@ -110,7 +110,7 @@ def host_reads(algorithm: str, steps: int) -> int:
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_the_host_reads_nothing_at_a_step(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host_reads(algorithm, 8) < host_reads(algorithm, 32), "on a CPU it may, and so it is seen to be counted"
-    as_on_a_gpu(ALGORITHMS[algorithm][0], monkeypatch)
+    as_on_a_gpu(monkeypatch)
     # tolist() of a CPU tensor is no operation that a dispatch mode sees
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: pytest.fail("tolist() in a rollout"))
     assert host_reads(algorithm, 8) == host_reads(algorithm, 32) <= SMALL_COUNT
@@ -123,7 +123,7 @@ def test_a_rollout_on_a_gpu_records_what_one_on_a_cpu_does(algorithm: str) -> No
     for gpu in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             if gpu:
-                as_on_a_gpu(ALGORITHMS[algorithm][0], patch)
+                as_on_a_gpu(patch)
             env = ClockworkEnv(8, "cpu")
             learns, stats = learner(algorithm, env, 24), EpisodeStats()
             batch = learns.rollout(env, env.reset(), stats)

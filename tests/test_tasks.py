@@ -289,7 +289,7 @@ def test_a_partial_reset_leaves_other_controllers_targets_alone(mode: str) -> No
 def partial_reset_is_nobody_elses_business(task_id: str, mode: str, seeds: list[int] | None) -> None:
     """Two runs, one with a partial reset in the middle: for the others they are the same."""
     one, other = new_pair(task_id, control_mode=mode)
-    actions = random_actions(one, 15, seed=8)
+    actions = random_actions(one, 8, seed=8)
     for env in (one, other):
         stagger(env, seed=7)
     compare(simulation(one), simulation(other), range(N), range(N), "before the partial reset")
@@ -302,7 +302,7 @@ def partial_reset_is_nobody_elses_business(task_id: str, mode: str, seeds: list[
     robot = next(name for name in after if name.startswith("articulations/"))
     assert not bool((before[robot][MEMBERS] == after[robot][MEMBERS]).all(dim=1).any()), "nothing was reset"
     compare_runs(rollout(one, actions), rollout(other, actions), OTHERS)
-    compare(simulation(one), simulation(other), OTHERS, OTHERS, "15 steps later")
+    compare(simulation(one), simulation(other), OTHERS, OTHERS, "8 steps later")
     one.close()
     other.close()
 
@@ -733,12 +733,13 @@ def test_some_environments_are_restored_and_others_left_alone(batch: Env) -> Non
 # ---------------------------------------------------------------------- 10: conformance
 def test_env_i_of_a_batch_equals_a_single_environment_for_a_whole_episode(task_id: str) -> None:
     """To the last bit, with new environments: PhysX remembers contacts of earlier episodes."""
-    batch = make(task_id, N)
-    batch.reset(seed=SEEDS)
+    compared = (0, 3, 7) if task_id == FEW[0] else (3,)
+    batch = make(task_id, max(compared) + 1)
+    batch.reset(seed=SEEDS[: max(compared) + 1])
     actions = random_actions(batch, row_of(batch).horizon, seed=91)
     together = rollout(batch, actions)
     batch.close()
-    for i in (0, 3, 7) if task_id == FEW[0] else (3,):
+    for i in compared:
         single = make(task_id, 1)
         single.reset(seed=SEEDS[i])
         alone = rollout(single, actions[:, i : i + 1])

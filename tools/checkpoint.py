@@ -39,7 +39,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: it is no checkpoint of a known algorithm.
+        CheckpointError: it is not the checkpoint of a known algorithm.
     """
     payload = read_policy(path)
     args = algorithm_of(payload, path).load().args_type.from_dict(payload["args"])

@@ -3,7 +3,7 @@
     mikasa eval --checkpoint runs/A/checkpoint.pt --episodes 100
     mikasa eval --checkpoint runs/{A,B,C}/checkpoint.pt --protocol paper
 
-Episode k of an evaluation has the seed ``FIRST_SEED + k``, whatever the task, the algorithm and the number of
+Episode k of an evaluation has the seed ``FIRST_SEED + k``, for every task, algorithm and number of
 environments. Training does not use these seeds, and neither do the evaluations by which training chooses best.pt.
 """
 
@@ -65,7 +65,7 @@ class Args:
     protocol: Literal["fixed", "paper"] = "fixed"
     """paper: three checkpoints, 16 episodes each, mean and standard error over the three."""
     num_envs: int = 50
-    """Episodes that run at a time. The episodes are the same whatever the number."""
+    """Episodes that run at a time. The number does not change the episodes."""
     sim_backend: str | None = None
     """Physics backend of robot tasks, such as physx_cpu; by default as in training."""
     num_workers: int | None = None
@@ -138,7 +138,7 @@ def output_path(args: Args, first: Checkpoint) -> Path:
 
 
 def default_output(env_id: str, algorithm: str) -> Path:
-    """The file of a result where the user names none."""
+    """The default name of the file."""
     return Path(f"eval-{env_id}-{algorithm}.json")
 
 
@@ -159,10 +159,10 @@ def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
 
     from .intervals import bootstrap_interval, standard_error
 
-    told = all(result.tells_success for result in results)
+    reports_success = all(result.tells_success for result in results)
     summary: dict[str, Any] = {"over": "training runs" if len(results) > 1 else "episodes"}
     for metric in METRICS:
-        if metric.startswith("success") and not told:
+        if metric.startswith("success") and not reports_success:
             continue
         columns = [figures(result, metric) for result in results]
         values = [sum(column) / len(column) for column in columns] if len(columns) > 1 else columns[0]
@@ -187,7 +187,7 @@ def evaluate_checkpoints(
     command: Sequence[str] = (),
     make_factory: Callable[[CommonArgs], Callable[[int, str | None], Any]] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate, write the JSON file and return what it holds.
+    """Evaluate, write the JSON file and return its content.
 
     Args:
         args: what to evaluate.

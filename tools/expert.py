@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(options: Options) -> None:
-    """Raises OptionError for what is wrong whatever the task."""
+    """Check what does not depend on the task. Raises OptionError."""
     for name in ("episodes", "num_envs"):
         if getattr(options, name) < 1:
             raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1")

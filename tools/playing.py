@@ -106,7 +106,7 @@ class CheckpointPlayer:
     """A trained policy.
 
     Raises:
-        CheckpointError, FileNotFoundError: there is no policy in the file.
+        CheckpointError, FileNotFoundError: the file is not the checkpoint of a policy, or does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -152,11 +152,11 @@ def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mo
     """A batch of the robot task ``env_id``; ``kwargs`` win over those of ``settings``.
 
     Raises:
-        OptionError: ``env_id`` is no robot task, or it cannot be made with these settings.
+        OptionError: ``env_id`` is not a robot task, or it cannot be made with these settings.
         RenderingUnavailableError: SAPIEN cannot draw here.
     """
     if not is_robot_task(env_id):
-        raise OptionError(f"--env-id {env_id} is no robot task; only those can be recorded")
+        raise OptionError(f"--env-id {env_id} is not a robot task; only robot tasks can be recorded")
     try:
         return make_training_env(
             num_envs,

@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _resolve(options: Options) -> str:
-    """The bare ID of a registered task. Raises OptionError where there is none."""
+    """The bare ID of a registered task. Raises OptionError if there is no such task."""
     if options.policy not in POLICY_NAMES and ":" not in options.env_id:
         from .checkpoint import read_checkpoint, resolve_checkpoint_env_id
 
@@ -192,10 +192,10 @@ def _resolve(options: Options) -> str:
 
 
 def _check(options: Options) -> None:
-    """Raises OptionError for what is wrong whatever the task."""
+    """Check what does not depend on the task. Raises OptionError."""
     if options.policy not in POLICY_NAMES and not Path(options.policy).is_file():
         names = ", ".join(name for name in POLICY_NAMES if name not in EARLIER_NAMES)
-        raise OptionError(f"--policy {options.policy} is no file; give a checkpoint, or one of {names}")
+        raise OptionError(f"--policy {options.policy} is not a file; give a checkpoint, or one of {names}")
     if options.episodes < 1:
         raise OptionError(f"--episodes {options.episodes} must be at least 1")
     if options.seed < 0:

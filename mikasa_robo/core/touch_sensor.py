@@ -11,11 +11,11 @@ from mani_skill.utils.structs import Actor, Link
 from torch import Tensor
 
 FORCE_THRESHOLD = 0.05
-"""Least contact force that is a touch, N: far above solver noise, far below the weight of a 4 cm cube (0.6 N)."""
+"""Smallest contact force that counts as a touch, N: far above solver noise, far below the weight of a 4 cm cube (0.6 N)."""
 
 
 class TouchSensor:
-    """Forces between each of L links and K objects in N environments, asked of the simulator in one query.
+    """Contact forces between each of L links and K objects in N environments, read with one query.
 
     Args:
         scene: the scene they are in.
@@ -42,7 +42,7 @@ class TouchSensor:
         contacts = self._scene.px.get_contacts()
         impulses = torch.zeros(links, actors, 1, 3)
         objects = {actor._bodies[0].entity: k for k, actor in enumerate(self._actors)}
-        # most contacts are of objects with the table: only those that can matter are added up
+        # most contacts are between objects and the table; they are left out before anything is added up
         relevant = [c for c in contacts if (c.bodies[0].entity in objects) != (c.bodies[1].entity in objects)]
         if relevant:
             for i, link in enumerate(self._links):
