@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from task_helpers import base, make, random_actions, row_of
+from task_helpers import FAMILIES, base, make, random_actions, row_of
 from torch import Tensor
 
 import mikasa_robo
 
-DELAYED = [env_id for env_id in mikasa_robo.TASKS if mikasa_robo.CATALOG[env_id].delay]
+DELAYED = [env_id for env_id in FAMILIES if mikasa_robo.CATALOG[env_id].delay]
 
 
 def test_all_families_with_a_hidden_discrete_cue_are_here() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mani_skill.utils.structs import Actor
-from task_helpers import base, bring_success, still_action
+from task_helpers import MECHANICS, base, bring_success, still_action
 from torch import Tensor
 
 import mikasa_robo
