@@ -45,7 +45,7 @@ def test_the_mode_can_be_changed_later_and_a_bad_one_changes_nothing() -> None:
     made = make("RotateLenientPos-v0", 2, obs_mode="state")
     task = base(made)
     made.reset(seed=0)
-    for mode in ("objects+oracle", "prompt", "state_dict", "joints", "state"):
+    for mode in ("objects+oracle", "prompt", "state_dict", "state"):
         task.set_obs_mode(mode)
         other = make("RotateLenientPos-v0", 2, obs_mode=mode)
         expected = flatten({"obs": other.reset(seed=0)[0]})
