@@ -348,7 +348,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "mikasa_robo/rollouts.py",
         "torch.where(step.running, step.reward, torch.zeros_like(self.returns))",
         "step.reward",
-        ("tests/test_ppo_mlp.py::test_evaluation_is_the_same_whatever_the_number_of_environments",),
+        ("tests/test_rollouts.py::test_steps_after_the_end_do_not_count",),
     ),
     # ------------------------------------------------------------------ small environments
     Mutation(

@@ -14,7 +14,7 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.core.observations import MODES, object_view, parse_modes
 
-N = 8
+N = 4
 
 
 # ---------------------------------------------------------------------- names
@@ -45,7 +45,7 @@ def test_the_mode_can_be_changed_later_and_a_bad_one_changes_nothing() -> None:
     made = make("RotateLenientPos-v0", 2, obs_mode="state")
     task = base(made)
     made.reset(seed=0)
-    for mode in ("objects+oracle", "prompt", "state_dict", "joints", "state"):
+    for mode in ("objects+oracle", "prompt", "state_dict", "state"):
         task.set_obs_mode(mode)
         other = make("RotateLenientPos-v0", 2, obs_mode=mode)
         expected = flatten({"obs": other.reset(seed=0)[0]})
@@ -207,11 +207,11 @@ def test_the_ball_is_not_perceived_under_its_mug() -> None:
     px = task.scene.px
     data = px.cuda_rigid_dynamic_data.torch()
     for mug in task.objects[1:]:
-        data[mug._body_data_index[:4], 2] += 0.3
+        data[mug._body_data_index[:2], 2] += 0.3
     px.gpu_apply_rigid_dynamic_data()
     px.gpu_fetch_rigid_dynamic_data()
     view = parts(made, task.get_obs())
-    assert view[:, 0, 0].tolist() == [1.0] * 4 + [0.0] * 4
+    assert view[:, 0, 0].tolist() == [1.0] * 2 + [0.0] * 2
     made.close()
 
 
