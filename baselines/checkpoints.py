@@ -7,9 +7,7 @@ never imported because a checkpoint names it: the error says which option import
 from __future__ import annotations
 
 import io
-import os
 import pickle
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ import torch
 
 from mikasa_robo.deprecation import deprecated_names
 
+from .files import write_atomically
 from .networks import NetworkPolicy
 from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network
 
@@ -50,24 +49,6 @@ RUN_1 = "mikasa/run/1"
 
 class CheckpointError(RuntimeError):
     """A file is not a checkpoint that can be used here; the message names the file, the reason and the fix."""
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically: after a crash the old file or the new one is there, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a result should be as readable as any other file of the user.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
