@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 import tyro
 
+from mikasa_robo.deprecation import renamed_attributes
+
 __all__ = [
     "ArgumentError",
     "CommonArgs",
@@ -124,6 +126,7 @@ def read_env_kwargs(words: Sequence[str]) -> dict[str, Any]:
 _Args = TypeVar("_Args", bound="CommonArgs")
 
 
+@renamed_attributes({"plain": "to_dict", "parse_plain": "from_dict", "resolved_run_dir": "default_run_dir"})
 @dataclass
 class CommonArgs:
     """The arguments that every algorithm has. Those of an algorithm derive from it."""

@@ -39,10 +39,19 @@ __all__ = [
     "write_atomically",
 ]
 
-__getattr__ = deprecated_names(__name__, {"load_recurrent_policy": "load_network"})
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "load_recurrent_policy": "load_network",
+        "Policy": f"{__package__}.networks:PolicyNetwork",
+        "PPO_MLP": "PPO_MLP_1",
+        "PPO_LSTM": "PPO_LSTM_1",
+    },
+)
 
 POLICY = "mikasa/policy/2"
-POLICY_1 = {"mikasa/ppo-mlp/1": ("ppo-mlp", "mlp"), "mikasa/ppo-lstm/1": ("ppo-lstm", "lstm")}
+PPO_MLP_1, PPO_LSTM_1 = "mikasa/ppo-mlp/1", "mikasa/ppo-lstm/1"
+POLICY_1 = {PPO_MLP_1: ("ppo-mlp", "mlp"), PPO_LSTM_1: ("ppo-lstm", "lstm")}
 """Formats of version 1, with the names of their algorithm and network."""
 POLICY_ENTRIES = (
     "algorithm",

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
+from mikasa_robo.deprecation import renamed_attributes
+
 from .arguments import ArgumentError, world_size
 
 __all__ = ["DistContext", "choose_gpu", "join_processes", "world_size"]
@@ -23,6 +25,7 @@ TIMEOUT = datetime.timedelta(hours=6)
 """How long a process waits for the others. Process 0 evaluates while the others wait."""
 
 
+@renamed_attributes({"leads": "is_main", "rows": "own"})
 @dataclass(frozen=True)
 class DistContext:
     """A process's place among the processes that train together; the default is a process that trains alone.

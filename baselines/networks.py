@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 
 from .arguments import ArgumentError
 from .distributed import DistContext
@@ -43,6 +43,7 @@ class _CopyOutput:
         return self._recorded(x).clone()
 
 
+@renamed_attributes({"plain": "to_dict"})
 class PolicyNetwork(Encoder):
     """Base class of networks: an encoder of observations, and the distribution of actions.
 

@@ -174,14 +174,28 @@ def summarize(
     # The ratio of the first minibatch is 1, so there is at least one minibatch.
     *sums, clipped = dist.sum(torch.stack(losses)).unbind(dim=1)
     figures = torch.stack([*sums, torch.stack(kls), clipped], dim=1)
+    row = mean_figures(figures, values, returns)
+    log_std = getattr(network, "log_std", None)
+    if log_std is not None:
+        row["loss/action_std"] = float(log_std.detach().exp().mean())
+    row["learning_rate"] = optimizer.param_groups[0]["lr"]
+    return row
+
+
+def mean_figures(figures: Tensor, values: Tensor, returns: Tensor) -> dict[str, float]:
+    """The means over M minibatches, by their names in the log, and the explained variance.
+
+    Args:
+        figures: (M, 5) policy loss, value loss, entropy, approximate KL divergence and fraction of clipped ratios.
+        values, returns: of the rollout, of one shape.
+
+    Raises:
+        FloatingPointError: a figure is not finite.
+    """
     if not figures.isfinite().all():
         raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards")
     names = ("loss/policy", "loss/value", "loss/entropy", "loss/approx_kl", "loss/clip_fraction")
     row = dict(zip(names, figures.mean(dim=0).tolist(), strict=True))
     row["loss/explained_variance"] = float(1.0 - (returns - values).var() / returns.var().clamp_min(1e-12))
-    row["loss/gradient_steps"] = float(len(losses))
-    log_std = getattr(network, "log_std", None)
-    if log_std is not None:
-        row["loss/action_std"] = float(log_std.detach().exp().mean())
-    row["learning_rate"] = optimizer.param_groups[0]["lr"]
+    row["loss/gradient_steps"] = float(len(figures))
     return row

@@ -19,6 +19,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from mikasa_robo.deprecation import renamed_attributes
+
 from .distributed import DistContext
 from .distributions import Distribution
 from .spaces import ActionLayout, Obs, ObservationLayout, State
@@ -148,6 +150,7 @@ class Batch(Protocol):
         """(N, …) raw observations that the next rollout starts from."""
 
 
+@renamed_attributes({"team": "dist"})
 @dataclass
 class Setup:
     """What an algorithm works with."""

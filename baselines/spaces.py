@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 
 __all__ = [
     "ActionLayout",
@@ -120,6 +120,7 @@ class ObservationPart:
         return sum(self.sizes) if self.kind == "discrete" else int(np.prod(self.shape, dtype=int))
 
 
+@renamed_attributes({"parse": "from_dict", "plain": "to_dict", "pictures": "images"})
 @dataclass(frozen=True)
 class ObservationLayout:
     """The parts of an observation, in the order in which they are joined."""
@@ -190,6 +191,7 @@ def _part(name: str, space: gym.Space[Any]) -> ObservationPart:
     )
 
 
+@renamed_attributes({"parse": "from_dict", "plain": "to_dict"})
 @dataclass(frozen=True)
 class ActionLayout:
     """An action of A components, either continuous in [-1, 1] or discrete and counted from 0.

@@ -28,6 +28,7 @@ from mikasa_robo.baselines.checkpoints import (
     read_policy,
     save_policy,
 )
+from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.networks import ActorCritic
 from mikasa_robo.baselines.ppo_lstm import Player
 from mikasa_robo.baselines.ppo_mlp import Args
@@ -39,7 +40,7 @@ from mikasa_robo.baselines.registry import (
     register_algorithm,
     register_network,
 )
-from mikasa_robo.baselines.spaces import ObservationLayout
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.tools import cli
 
 OLD = ROOT / "tests" / "data" / "checkpoints_1"
@@ -372,6 +373,8 @@ def test_a_run_that_diverges_ends_with_the_fix(
     ("module", "old", "new"),
     [
         ("checkpoints", "load_recurrent_policy", "checkpoints.load_network"),
+        ("checkpoints", "Policy", "networks.PolicyNetwork"),
+        ("checkpoints", "PPO_MLP", "checkpoints.PPO_MLP_1"),
         ("environments", "make_env", "environments.make_training_env"),
         ("environments", "LONGEST", "environments.UNKNOWN_HORIZON"),
         ("networks", "ObservationNormalizer", "encoder.ObservationNormalizer"),
@@ -391,6 +394,51 @@ def test_former_names_still_work(module: str, old: str, new: str) -> None:
     expected = getattr(importlib.import_module(f"{package}.{home}"), name)
     with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated; use {package}.{new}"):
         assert getattr(importlib.import_module(f"{package}.{module}"), old) is expected
+
+
+@pytest.mark.parametrize(
+    ("thing", "old", "new"),
+    [
+        (Args(seed=3), "plain", "to_dict"),
+        (Args, "parse_plain", "from_dict"),
+        (Args(run_dir=Path("here")), "resolved_run_dir", "default_run_dir"),
+        (ActorCritic(3, 2), "plain", "to_dict"),
+        (ObservationLayout, "parse", "from_dict"),
+        (ObservationLayout.from_dict(3), "plain", "to_dict"),
+        (ObservationLayout.from_dict(3), "pictures", "images"),
+        (ActionLayout, "parse", "from_dict"),
+        (ActionLayout.from_dict([2, 3]), "plain", "to_dict"),
+        (DistContext(), "leads", "is_main"),
+        (DistContext(), "rows", "own"),
+    ],
+)
+def test_former_names_of_methods_still_work(thing: Any, old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"\w\.{old} is deprecated; use \w+\.{new}"):
+        found = getattr(thing, old)
+    assert found == getattr(thing, new)
+
+
+def test_the_former_gradient_step_is_that_of_ppo() -> None:
+    sys.modules.pop("mikasa_robo.baselines.losses", None)
+    with pytest.warns(DeprecationWarning, match=r"losses is deprecated; use mikasa_robo\.baselines\.ppo"):
+        losses = importlib.import_module("mikasa_robo.baselines.losses")
+    torch.manual_seed(0)
+    network, obs, actions = ActorCritic(3, 2, (4,)), torch.randn(6, 3), torch.randn(6, 2)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    args, dist = Args(value_coef=0.7), DistContext()
+    log_prob, entropy, value = network.evaluate(obs, actions)
+    advantages, returns = torch.randn(6), torch.randn(6)
+    recorded = losses.Recorded(log_prob.detach() - 0.1, advantages, returns)
+    before = network.actor[0].weight.clone()
+    step = losses.ppo_step(network, optimizer, log_prob, entropy, value, recorded, 6, args, dist)
+    assert not torch.equal(network.actor[0].weight, before)
+    row = losses.summarize_losses([step], value.detach(), returns)
+    standardized = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    assert row["loss/policy"] == pytest.approx(-(standardized * np.exp(0.1)).mean().item(), abs=1e-5)
+    assert row["loss/value"] == pytest.approx((value - returns).square().mean().item() / 2)
+    assert row["loss/approx_kl"] == pytest.approx(np.exp(0.1) - 1.1, abs=1e-6)
+    far = losses.Recorded(log_prob.detach() - 2.0, advantages, returns)
+    assert losses.ppo_step(network, optimizer, log_prob, entropy, value, far, 6, args, dist) is None
 
 
 def test_former_scripts_still_play_policies(tmp_path: Path) -> None:
