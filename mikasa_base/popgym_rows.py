@@ -223,7 +223,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(0.97, 0.93, 0.87),
         memoryless=(0.97, 0.92, 0.87),
         agents=("boards:Explorer", "boards:WallFollower"),
-        weak="the mazes have no loops, so an agent that follows the wall (it observes its last action) visits the whole maze",
+        weak="the mazes have no loops, so an agent that follows the wall (it sees its last action) visits all of it",
     ),
     _row(
         "LabyrinthEscape",
@@ -234,6 +234,6 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(0.96, 0.92, 0.85),
         memoryless=(0.95, 0.9, 0.85),
         agents=("boards:Explorer", "boards:WallFollower"),
-        weak="the mazes have no loops, so an agent that follows the wall (it observes its last action) finds the way out",
+        weak="the mazes have no loops, so an agent that follows the wall (it sees its last action) finds the way out",
     ),
 )
