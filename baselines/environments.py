@@ -353,7 +353,8 @@ def check_workers(env_id: str, num_workers: int, sim_backend: str) -> None:
 
     if env_id not in mikasa_robo.CATALOG:
         raise ArgumentError(
-            f"--num-workers {num_workers} is for the robot tasks of `mikasa list`, and {env_id} is none; leave it out"
+            f"--num-workers {num_workers} is only for the robot tasks of `mikasa list`, and {env_id} is not one of them; "
+            "leave it out"
         )
     if sim_backend.split(":")[0] in CUDA_NAMES:
         raise ArgumentError(

@@ -259,7 +259,7 @@ class PPOLSTM(PPO):
 
     @torch.no_grad()
     def act(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for raw observations (N, …); the recurrent state goes on."""
+        """Sampled actions (N, A) for raw observations (N, …); updates the recurrent state."""
         normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
         distribution, _, self.state = self.network.step(normalized, self.state, self.starts)
         noise = self.network.sample_noise(len(self.starts), self.generator, self.dist)
@@ -267,7 +267,7 @@ class PPOLSTM(PPO):
         return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
-        """See the function of that name; goes on with the recurrent state of the last rollout."""
+        """See the function of that name; continues from the recurrent state of the last rollout."""
         steps, generator = self.args.num_steps, self.generator
         batch = rollout(env, self.network, obs, self.starts, self.state, steps, generator, stats, self.dist)
         self.starts, self.state = batch.last_starts, batch.last_state

@@ -26,7 +26,7 @@ __all__ = ["Options", "PolicyName", "film", "main", "policy_maker"]
 
 @dataclass
 class Options:
-    """Run a scripted policy on a task and print its success rate."""
+    """Run a scripted policy on a task and print its success rate, with a 95 % Wilson interval."""
 
     env_id: str
     """The task; module:ID imports the module first, for a task of your own with an expert."""
@@ -34,13 +34,13 @@ class Options:
     """expert reads the oracle; window remembers the last k views, memoryless none; exhaustive tries all candidates; posture
     writes the cue into the arm's posture; random acts at random. The names forgetful, sweeper and embodied still work."""
     k: int = 1000
-    """How many views before the present one `window` remembers; by default the whole episode."""
+    """Number of past observations that `window` remembers; the default covers a whole episode."""
     episodes: int = 100
     """Episodes to run, rounded up to whole batches of num_envs."""
     num_envs: int = 64
     """Episodes that run at a time."""
     seed: int = 0
-    """Of the first batch of episodes; each further batch has the next one."""
+    """Seed of the first batch of episodes; it increases by one with each batch."""
     arm: Literal["free", "held"] = "free"
     """held keeps the arm still until the response phase."""
     video: Path | None = None

@@ -1,4 +1,4 @@
-"""``mikasa gallery``: a looping image of each family of tasks, as the expert does it."""
+"""``mikasa gallery``: a looping image of the expert in a task of each family."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:  # the simulator is loaded once the options are known to be go
 __all__ = ["Options", "main", "scenes"]
 
 SEEDS = 8
-"""The first of so many episodes in which the expert succeeds is drawn."""
+"""Number of episodes to try; the first one in which the expert succeeds is drawn."""
 EVERY, MILLISECONDS = 2, 100
 """An image for every second control step, in true speed."""
 HOLD = 1500
-"""For how long the last image stays, ms."""
+"""Time for which the last image stays, ms."""
 LIMIT = 300_000
 """Largest size of a file, bytes."""
 QUALITIES = (75, 60, 45, 30, 15)
-"""Of WebP, best first: the first one that keeps to `LIMIT` is taken."""
+"""WebP qualities, best first; the first one with which a file is smaller than `LIMIT` is used."""
 SIZES = (64, 1024)  # pixels
 
 
@@ -138,7 +138,7 @@ def _first_success(env_id: str, player: PolicyPlayer) -> int:
 
 
 def encode(images: Sequence[Images], milliseconds: Sequence[int]) -> bytes:
-    """A looping WebP, of the best quality that keeps to `LIMIT`, or the smallest if none does."""
+    """A looping WebP, of the best quality with which it is smaller than `LIMIT`, else of the lowest one."""
     from PIL import Image
 
     frames = [Image.fromarray(image) for image in images]

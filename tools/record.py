@@ -51,14 +51,14 @@ class Options:
     network: str | None = None
     """Likewise for a network of your own."""
     episodes: int = 3
-    """How many; episode k has the seed `seed` + k."""
+    """Number of episodes; episode k has the seed `seed` + k."""
     overlay: tuple[OverlayName, ...] = ("all",)
     """What to write on the images: task (what is to be remembered, phase, mistakes), step, reward, terms (of the reward);
     all that fit the task, or none."""
     tiled: bool = False
     """Make one video with all episodes side by side; those that are over show their last image."""
     seed: int = 0
-    """Of the first episode."""
+    """Seed of the first episode."""
     arm: Literal["free", "held"] | None = None
     """held keeps the arm still until the response phase; by default as the policy was trained; free for a scripted one."""
     sim_backend: str | None = None
