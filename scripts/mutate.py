@@ -25,9 +25,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from mutation import Mutation
+from mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1800.0
@@ -40,21 +42,6 @@ INSTALLED_FOLDERS = {
 """Packages that are installed under another name than their folder has; in the copy they are links."""
 
 Verdict = Literal["caught", "SURVIVED", "STALE", "BROKEN"]
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One error."""
-
-    name: str
-    file: str
-    """Path in the repository."""
-    old: str
-    """Source text that occurs exactly once in the file."""
-    new: str
-    """What it is replaced by."""
-    tests: tuple[str, ...]
-    """Test IDs of pytest, one of which must fail."""
 
 
 def is_stale(mutation: Mutation, root: Path) -> bool:
@@ -135,8 +122,6 @@ def find_broken(mutations: Sequence[Mutation], root: Path) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    from mutations import MUTATIONS
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="python scripts/mutate.py"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ from task_helpers import base, make, random_actions
 from torch import Tensor
 
 from mikasa_robo import tensors
+from mikasa_robo.core import visibility
 from mikasa_robo.core.visibility import PARKING_HEIGHT, ObjectLayout
 
 N, K = 4, 3
@@ -94,6 +96,19 @@ def test_objects_are_put_relative_to_their_scene(
     expected = list(range(N * K)) if reads_wait else torch.nonzero(put.flatten()).flatten().tolist()
     assert px.applied == [expected], "one apply, of objects only"
     assert px.fetched == 1
+
+
+def test_the_rows_of_an_index_buffer_are_alive_when_they_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAPIEN's array on a GPU holds the address of a tensor, and not the tensor."""
+    monkeypatch.setattr(tensors, "reads_wait", lambda device: True)
+    monkeypatch.setattr(visibility, "as_index_buffer", weakref.ref)
+    layout, px = layout_of(False)
+    applied = px.gpu_apply_rigid_dynamic_data
+    px.gpu_apply_rigid_dynamic_data = lambda address: applied(address())  # type: ignore[assignment, method-assign, operator]
+    put, visible = put_some()
+    for _ in range(2):
+        layout.apply(put, visible, homes())
+    assert px.applied == [list(range(N * K))] * 2
 
 
 def test_nothing_is_applied_where_nothing_is_put() -> None:

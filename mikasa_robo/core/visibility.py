@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import sapien
 import torch
@@ -61,9 +60,9 @@ class ObjectLayout:
         return torch.stack([actor._body_data_index for actor in self._actors], dim=1)
 
     @functools.cached_property
-    def _all_rows(self) -> Any:
-        """The rows of all objects as an index buffer."""
-        return as_index_buffer(self.rows.flatten().to(torch.int32))
+    def _all_rows(self) -> Tensor:
+        """(N * K,) int32, `rows` in one dimension. Kept here because SAPIEN's index buffer does not keep it alive."""
+        return self.rows.flatten().to(torch.int32)
 
     @functools.cached_property
     def _offsets(self) -> Tensor | None:
@@ -152,7 +151,7 @@ class ObjectLayout:
             # how many objects are put is unknown here, so all rows are written, most of them with what they hold
             data, state = px.cuda_rigid_dynamic_data.torch(), self._in_world(torch.nn.functional.pad(poses, (0, 6)))
             data[self.rows] = torch.where(put[..., None], state, data[self.rows])
-            px.gpu_apply_rigid_dynamic_data(self._all_rows)
+            px.gpu_apply_rigid_dynamic_data(as_index_buffer(self._all_rows))
             px.gpu_fetch_rigid_dynamic_data()
             return
         if not put.any():

@@ -298,7 +298,11 @@ class Buffers:
 
 
 def as_index_buffer(rows: Tensor) -> Any:
-    """``rows`` (b,) int32 as what ``gpu_apply_*(index_buffer)`` takes: the tensor on CPU, SAPIEN's array on a GPU."""
+    """``rows`` (b,) int32 as what ``gpu_apply_*(index_buffer)`` takes: the tensor on CPU, SAPIEN's array on a GPU.
+
+    SAPIEN's array is an address only. Keep ``rows`` for as long as the result is used: torch reuses the memory of a tensor
+    that nobody holds.
+    """
     return sapien.CudaArray(rows) if rows.is_cuda else rows
 
 
