@@ -2,10 +2,10 @@
 
     python benchmarks/base_memory_need.py --csv docs/results/base_memory_need.csv --markdown docs/results/base_memory_need.md
 
-For every ID the mean score over ``--episodes`` episodes of the agent that remembers everything, of the one that acts on
-the present observation alone, and of random actions, with 95 % intervals. A score is the return of an episode, or success
-in per cent where the registry says so. Every result is written to the CSV as soon as it is there; a run that is given an
-existing CSV goes on where that ended.
+For every ID it measures the mean score, with its 95 % interval, of an agent that remembers all, of one that uses only the
+current observation, and of random actions, over ``--episodes`` episodes each. A score is the return of an episode or, where
+the registry says so, success in per cent. Every result is written to the CSV as soon as it is measured; a run with an
+existing CSV continues it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ CHUNK = 10
 
 @dataclass
 class Args:
-    """Measures what the environments of mikasa_base give to agents with and without memory."""
+    """Measures the scores of agents with and without memory in the environments of mikasa_base."""
 
     env_ids: tuple[str, ...] = ENV_IDS
     """Which environments; by default all."""
     episodes: int = 200
-    """Of each agent in each environment."""
+    """Episodes of each agent in each environment."""
     seconds: float = 120.0
-    """An agent plays no further episodes after so long; the table tells how many it had."""
+    """Time limit, s, after which an agent starts no further episode; the table shows how many it had."""
     csv: Path | None = None
-    """Where the results go, one by one; an existing file is continued."""
+    """The CSV file of the results; an existing file is continued."""
     markdown: Path | None = None
-    """Where the table goes; an existing file is replaced."""
+    """The Markdown file of the table; an existing file is replaced."""
 
     def check(self) -> None:
         """Raises ValueError where a value cannot work."""

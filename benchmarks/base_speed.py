@@ -2,9 +2,9 @@
 
     python benchmarks/base_speed.py --markdown docs/results/base_speed.md
 
-For each ID and in turn, round after round: a single environment of ``gym.make``; ``--sync`` of them in a SyncVectorEnv;
-``--async-envs`` in an AsyncVectorEnv of spawned processes; and ``--batch`` in the environment's own batched form, where it
-has one. All get random actions, drawn beforehand, and reset as their episodes end. Env-steps/s are those of the best
+For each ID, every round measures a single environment of ``gym.make``; ``--sync`` of them in a SyncVectorEnv;
+``--async-envs`` in an AsyncVectorEnv of spawned processes; and ``--batch`` in the environment's own batched form, if it has
+one. All take random actions, sampled beforehand, and are reset when their episodes end. Env-steps/s are those of the best
 round; "batched / single" is the median over the rounds of the ratio within a round.
 """
 
@@ -50,11 +50,11 @@ class Args:
     rounds: int = 3
     """Measurements of each form."""
     seconds: float = 0.3
-    """A measurement takes at least so long."""
+    """Shortest duration of a measurement, s."""
     csv: Path | None = None
-    """Write the table there too, as comma-separated values; an existing file is replaced."""
+    """Also write the table to this CSV file; an existing file is replaced."""
     markdown: Path | None = None
-    """Write the table there too, in Markdown; an existing file is replaced."""
+    """Also write the table to this Markdown file; an existing file is replaced."""
 
     def check(self) -> None:
         """Raises ValueError where a value cannot work."""

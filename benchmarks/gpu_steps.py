@@ -1,8 +1,8 @@
-"""Steps and resets of a task on one backend, with checks of what comes out; for scripts/gpu_check.sh.
+"""Steps and resets a task on one backend and checks the results; for scripts/gpu_check.sh.
 
     python benchmarks/gpu_steps.py physx_cuda 64
 
-Prints the speed of steps and what a partial reset of a quarter of the environments costs, in steps.
+Prints the speed of steps and the time of a partial reset of a quarter of the environments, in steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS, RESETS = 100, 5
 
 
 def main(backend: str, num_envs: int) -> None:
-    """Makes the environment, runs it and prints what was measured."""
+    """Makes the environment, runs it and prints the measurements."""
     made: Any = gym.make("RememberColor3-v0", num_envs=num_envs, sim_backend=backend, obs_mode="state")
     env = cast(MemoryEnv[Any], made.unwrapped)
     obs, _ = made.reset(seed=0)

@@ -1,13 +1,13 @@
-"""How fast environments with pictures are without a GPU, against plain ManiSkill in the same scene.
+"""Speed of environments with image observations without a GPU, compared with plain ManiSkill in the same scene.
 
     python benchmarks/render_speed.py --markdown docs/results/render_speed.md
 
-Everything gives ``rgb`` from two cameras of 128 x 128 pixels at every step, drawn by the CPU, with the same random
-actions and a reset every 50 steps. The baseline is `PlainScene`, written against ManiSkill alone: its ``num_envs=1``
-(it takes no more on a CPU) with the table, the robot, the three cubes, the cameras and the frequencies of
-RememberColor3-v0, but with no task, no reward and no memory. Beside it stand RememberColor3-v0 with the stock robot, and
-with the low-poly one at each of ``--num-envs``. Rounds go through all of them in turn; the ratio is the median over the
-rounds of the ratio within a round, so that a slow moment of the machine hits all alike.
+All of them render ``rgb`` from two cameras of 128 x 128 pixels at every step on the CPU, with the same random actions and
+a reset every 50 steps. The baseline is `PlainScene`, written against ManiSkill alone: its ``num_envs=1``
+(the only number possible on a CPU) with the table, the robot, the three cubes, the cameras and the frequencies of
+RememberColor3-v0, but with no task, no reward and no memory. It is compared with RememberColor3-v0 with the stock robot,
+and with the low-poly robot for each of ``--num-envs``. Every round measures all in turn. The ratio is the median over
+the rounds of the ratio within a round, so that a machine that is busy for a while slows down all of them alike.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ HEADER = ("", "envs", "env-steps/s", "slowest round", "ms an env-step", "x ManiS
 
 @dataclass
 class Args:
-    """Measures env-steps/s with pictures of two cameras, drawn without a GPU, against plain ManiSkill."""
+    """Measures env-steps/s with images of two cameras, rendered without a GPU, compared with plain ManiSkill."""
 
     num_envs: tuple[int, ...] = (1, 4, GOAL_ENVS)
     """How many environments side by side, with the low-poly robot."""
     rounds: int = 5
     """Measurements of each."""
     seconds: float = 3.0
-    """A measurement takes at least so long."""
+    """Shortest duration of a measurement, s."""
     profile: bool = False
-    """Show instead what a picture's time goes to: CPU time as part after part is taken from the scene."""
+    """Measure instead the CPU time of an image while parts are removed from the scene one after another."""
     csv: Path | None = None
-    """Write the table there too, as comma-separated values; an existing file is replaced."""
+    """Also write the table to this CSV file; an existing file is replaced."""
     markdown: Path | None = None
-    """Write the table there too, in Markdown; an existing file is replaced."""
+    """Also write the table to this Markdown file; an existing file is replaced."""
 
     def check(self) -> None:
         """Raises ValueError where a value cannot work."""
@@ -71,7 +71,7 @@ class Args:
 
 
 class PlainScene(BaseEnv):
-    """What ManiSkill alone simulates and draws for the scene of `TASK`: nothing of this project is in it."""
+    """The scene of `TASK` as ManiSkill simulates and renders it, without any code of this project."""
 
     SUPPORTED_ROBOTS = ("panda_wristcam",)
     SUPPORTED_REWARD_MODES = ("none",)
@@ -105,7 +105,7 @@ class PlainScene(BaseEnv):
         self.agent.robot.set_pose(sapien.Pose(p=[-0.615, 0, 0]))
 
     def evaluate(self) -> dict[str, Any]:
-        """Nothing is judged."""
+        """There is no success or failure."""
         return {}
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Any]:

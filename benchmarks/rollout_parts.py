@@ -1,7 +1,7 @@
-"""What a reset and the contact query cost, beside a control step, where environments are simulated on CPU.
+"""Cost of a reset and of the contact query, compared with a control step, in the simulation on the CPU.
 
 ``python benchmarks/rollout_parts.py`` plays rollouts as PPO-MLP does: state observations, a network of its size that
-samples actions, and a partial reset of the environments whose episode is over. Two figures come out for each task:
+samples actions, and a partial reset of the environments whose episode is over. It measures two figures for each task:
 
 - reset / step: how long a reset of all environments takes, in control steps. Both are measured in turn in every round,
   so a machine that is busy for a while slows both down; the median over the rounds counts.
@@ -41,12 +41,12 @@ HEADER = ("ID", "envs", "step, ms", "reset, ms", "reset / step", "contact query"
 
 @dataclass
 class Args:
-    """Measures what a reset and the contact query cost, beside a control step."""
+    """Measures the cost of a reset and of the contact query, compared with a control step."""
 
     env_ids: tuple[str, ...] = ("RememberColor3-v0", "RememberColor9-v0")
     """Which tasks."""
     num_envs: int = 64
-    """Environments side by side."""
+    """Number of environments."""
     sim_threads: int = 2
     """Threads that simulate them."""
     rounds: int = 8

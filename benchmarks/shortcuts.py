@@ -138,9 +138,9 @@ class Options:
     num_envs: int = 64
     """Episodes at a time."""
     csv: Path | None = None
-    """Where the table goes, as comma-separated values; an existing file is replaced."""
+    """The CSV file of the table; an existing file is replaced."""
     markdown: Path | None = None
-    """Where the table goes, in Markdown; an existing file is replaced."""
+    """The Markdown file of the table; an existing file is replaced."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

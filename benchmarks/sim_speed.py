@@ -1,15 +1,15 @@
-"""How fast the batched CPU simulator is, against ManiSkill's own ways to simulate on CPU, in one run.
+"""Speed of the batched CPU simulator, compared with ManiSkill's own ways to simulate on a CPU, in one run.
 
 ``python benchmarks/sim_speed.py`` measures, on one task and controller with random actions, a reset every 50 steps and
 ``obs_mode="state"``: ManiSkill's ``num_envs=1``; gymnasium's ``AsyncVectorEnv`` with 2 and 4 processes of ManiSkill's
 ``CPUGymWrapper``; and `mikasa_robo.sim` at 1, 16, 64 and 256 envs on 1 and 2 threads (and on all cores if there are
-more). Every contender is built once; then rounds go through all of them in turn, a second or so each, so that a slow
-moment of the machine hits all alike, and the best round of each counts.
+more). Each of them is built once. Every round then measures all of them in turn, about a second each, so that a
+machine that is busy for a while slows down all of them alike. The best round of each counts.
 
 A second table compares the threads of one process with the worker processes of `mikasa_robo.make_env`, one of either for
-each core, on a task of this package in state mode and with pictures. Two more measurements say from how many cores on
-workers should win: how much CPU time of a step the one thread takes that runs Python (what other threads cannot share),
-for a whole batch and for a quarter of it, and how much the main process of the workers takes. See `predict`.
+each core, on a task of this package in state mode and with images. Two more measurements predict the number of cores from
+which workers are faster: the CPU time of a step in the thread that runs Python (which other threads cannot share), for a
+whole batch and for a quarter of it, and the CPU time of the main process of the workers. See `predict`.
 """
 
 from __future__ import annotations
@@ -459,14 +459,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--task", default="PickCube-v1", help="a task of ManiSkill's (%(default)s)")
     parser.add_argument("--control-mode", default="pd_joint_delta_pos", help="the robot's controller (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="rounds; the best of each contender counts (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="number of rounds; the best one counts (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of one measurement (%(default)s)")
-    parser.add_argument("--csv", type=Path, help="write the table there too")
+    parser.add_argument("--csv", type=Path, help="also write the table to this CSV file")
     parser.add_argument(
         "--only", choices=("simulators", "workers"), help="one of the two tables; by default both are measured"
     )
     parser.add_argument("--vec-task", default="RememberColor3-v0", help="the second table's task (%(default)s)")
-    parser.add_argument("--vec-csv", type=Path, help="write the second table there too")
+    parser.add_argument("--vec-csv", type=Path, help="also write the second table to this CSV file")
     asked = parser.parse_args(arguments)
     quiet()
     if asked.only != "workers":

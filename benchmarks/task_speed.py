@@ -47,26 +47,26 @@ GROUPS = 8
 
 @dataclass
 class Args:
-    """Measures how fast the robot tasks are, each beside RememberColor3-v0 in the same run."""
+    """Measures the speed of the robot tasks relative to RememberColor3-v0 in the same run."""
 
     env_ids: tuple[str, ...] = mikasa_robo.TASKS
     """Which tasks; by default all."""
     num_envs: tuple[int, ...] = (1, 64)
-    """How many environments side by side; each number gets columns of its own."""
+    """Numbers of environments; each has its own columns in the table."""
     rounds: int = 3
     """Measurements of each task and number."""
     seconds: float = 1.0
-    """A measurement takes whole episodes, for at least so long."""
+    """Shortest duration of a measurement, s; it consists of whole episodes."""
     steps: int | None = None
-    """So many control steps make a measurement instead."""
+    """Control steps of a measurement, in place of --seconds."""
     warm_up: int | None = None
     """Control steps before the first measurement; by default one episode."""
     sim_backend: str = "auto"
-    """Physics backend: auto takes the GPU where CUDA is there, else the CPU."""
+    """Physics backend: auto uses the GPU if CUDA is available, else the CPU."""
     csv: Path | None = None
-    """Write the table there too, as comma-separated values."""
+    """Also write the table to this CSV file."""
     markdown: Path | None = None
-    """Write the table there too, in Markdown."""
+    """Also write the table to this Markdown file."""
 
     def check(self) -> None:
         """Raises ValueError where a value cannot work."""

@@ -1,12 +1,12 @@
-"""How fast PPO trains here, rollout and update together, beside what else one would train with on a CPU.
+"""Speed of PPO training, rollout and update together, compared with the alternatives on a CPU.
 
 ``python benchmarks/train_speed.py`` trains on RememberColor3-v0 from `state`: PPO-MLP and PPO-LSTM of this project with 64
 environments; the same PPO-MLP with one environment in ManiSkill's own simulation, which is how ManiSkill's PPO example runs
 on a CPU; Stable-Baselines3's PPO and sb3-contrib's RecurrentPPO with one environment (DummyVecEnv), and with 2 and 4
-processes (SubprocVecEnv). All collect as many transitions for an update, cut them into as many minibatches, pass over them
-as often, and have networks of the same sizes. They take turns in every round of one run, so a machine that is busy for
-a while slows all of them down; a ratio is the median over the rounds. Each takes its turn with one torch thread and with
-two, as some gain by the second and others lose; the better one counts.
+processes (SubprocVecEnv). All use the same number of transitions, minibatches and epochs in an update, and networks of equal
+sizes. Every round measures all of them in turn, so that a machine that is busy for a while slows down all of them alike. A
+ratio is the median over the rounds. Each is measured with one torch thread and with two, because a second thread speeds up
+some and slows down others; the better result counts.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ class Args:
     """Measures env-steps/s of training: ours, ManiSkill's way with one environment, and Stable-Baselines3."""
 
     rounds: int = 3
-    """Turns that everyone takes."""
+    """Measurements of each."""
     rollouts: int = 2
-    """Rollouts with their updates that are measured in a turn; one more comes before, to warm up."""
+    """Rollouts with their updates in a measurement, after one to warm up."""
     num_envs: int = 64
-    """Environments of ours."""
+    """Environments of this project's training."""
     transitions: int = 4096
-    """Of a rollout; a multiple of num_envs, of 4, and of the minibatches (8; PPO-LSTM: its own default)."""
+    """Transitions of a rollout; a multiple of num_envs, of 4, and of the minibatches (8; PPO-LSTM: its own default)."""
     torch_threads: tuple[int, ...] = (1, 2)
-    """Numbers of torch threads that everybody tries in a turn; the best one counts."""
+    """Numbers of torch threads; each is measured, and the best one counts."""
     algorithms: tuple[str, ...] = ("ppo-mlp", "ppo-lstm")
-    """Which algorithms."""
+    """Algorithms to measure."""
     csv: Path | None = None
-    """Writes the table here as CSV."""
+    """Also write the table to this CSV file."""
     markdown: Path | None = None
-    """Writes the table here in Markdown."""
+    """Also write the table to this Markdown file."""
 
 
 @dataclass
 class Contender:
-    """Somebody who trains."""
+    """A way of training to measure."""
 
     algorithm: str
     name: str

@@ -1,7 +1,7 @@
 """Draw a strip of frames for each family of tasks: ``python docs/make_pictures.py``, into docs/pictures/<Family>.png.
 
 A strip shows an episode in which the expert succeeds: the cue, the delay, the beginning of the response and the success.
-The arm is held until the response. Needs a Vulkan driver that SAPIEN can draw with.
+The arm is held until the response. Needs a Vulkan driver that SAPIEN can render with.
 """
 
 from __future__ import annotations
