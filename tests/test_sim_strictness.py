@@ -201,6 +201,19 @@ def test_debug_asks_for_the_kinematics_update(strict: BaseEnv, what: str) -> Non
     assert torch.equal(strict.agent.tcp.pose.p, hand_position(strict))
 
 
+def test_rows_counted_from_the_end_have_current_velocities(loose: BaseEnv) -> None:
+    """The bodies' buffer is the start of a longer one, which ends with the links."""
+    px = loose.scene.px
+    loose.cube.set_pose(raised(loose))
+    px.gpu_apply_rigid_dynamic_data()
+    px.step()
+    px.gpu_fetch_rigid_dynamic_data()
+    rows = loose.cube._body_data_index
+    seen = px.cuda_rigid_dynamic_data.torch()[rows - px.cuda_rigid_dynamic_data.shape[0]][:, 7:10]
+    assert (seen[:, 2] < -0.05).all(), "the cubes fall"
+    assert torch.equal(seen, body_velocities(loose)[rows, :3])
+
+
 # ---------------------------------------------------------------------- writes that would be lost
 WRITES: dict[str, tuple[Callable[[BaseEnv], Any], str]] = {
     "pose": (lambda env: env.cube.set_pose(raised(env)), "rigid_dynamic_data"),
