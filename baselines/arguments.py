@@ -293,7 +293,17 @@ class CommonArgs:
 
     @classmethod
     def from_dict(cls: type[_Args], values: Mapping[str, Any]) -> _Args:
-        """The arguments that `to_dict` described; ones that a former version did not have get their defaults."""
+        """The arguments that `to_dict` described; ones that a former version did not have get their defaults.
+
+        Raises:
+            ArgumentError: this version does not have one of the arguments.
+        """
+        unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            raise ArgumentError(
+                f"{cls.algorithm} has no argument {', '.join(sorted(unknown))} in this version; "
+                "use the version that trained it"
+            )
         arguments: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }

@@ -7,9 +7,8 @@ never imported because a checkpoint names it: the error says which option import
 from __future__ import annotations
 
 import io
-import os
 import pickle
-import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import torch
 
 from mikasa_robo.deprecation import deprecated_names
 
+from .files import write_atomically
 from .networks import NetworkPolicy
 from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network
 
@@ -44,30 +44,31 @@ __getattr__ = deprecated_names(__name__, {"load_recurrent_policy": "load_network
 POLICY = "mikasa/policy/2"
 POLICY_1 = {"mikasa/ppo-mlp/1": ("ppo-mlp", "mlp"), "mikasa/ppo-lstm/1": ("ppo-lstm", "lstm")}
 """Formats of version 1, with the names of their algorithm and network."""
+POLICY_ENTRIES = (
+    "algorithm",
+    "algorithm_module",
+    "network_name",
+    "network_module",
+    "env_id",
+    "env_module",
+    "step",
+    "args",
+    "network",
+    "state_dict",
+)
+MODULE_OF = {
+    "env_id": "env_module",
+    "algorithm": "algorithm_module",
+    "network": "network_module",
+    "network_name": "network_module",
+}
+"""Entries that are names, with the entry for the module that registers the name."""
 RUN = "mikasa/run/2"
 RUN_1 = "mikasa/run/1"
 
 
 class CheckpointError(RuntimeError):
     """A file is not a checkpoint that can be used here; the message names the file, the reason and the fix."""
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically: after a crash the old file or the new one is there, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a result should be as readable as any other file of the user.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
@@ -97,14 +98,18 @@ def load_checkpoint(path: Path, formats: str | Iterable[str], device: torch.devi
         device: where tensors are put.
 
     Raises:
-        CheckpointError: the file is not a checkpoint, holds arbitrary objects, or has another format.
+        CheckpointError: the file cannot be read, is not a checkpoint, holds arbitrary objects, or has another format.
         FileNotFoundError: there is no such file.
     """
     formats = [formats] if isinstance(formats, str) else list(formats)
     try:
         payload = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: there is no such file; name one that training wrote") from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}; name a file, such as the checkpoint.pt of a run"
+        ) from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
@@ -140,15 +145,34 @@ def save_policy(path: Path, network: Network, args: CommonArgs, step: int) -> No
 def read_policy(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
     """What `save_policy` wrote, of any version; imports and builds nothing.
 
+    Names are bare: where one names a module, that is in the entry for modules.
+
     Raises:
-        CheckpointError: the file is not the checkpoint of a policy.
+        CheckpointError: the file is not the checkpoint of a policy, or lacks an entry.
         FileNotFoundError: there is no such file.
     """
     payload = load_checkpoint(Path(path), (POLICY, *POLICY_1), device)
     if payload["format"] in POLICY_1:
         payload["algorithm"], payload["network_name"] = POLICY_1[payload["format"]]
         payload |= {"algorithm_module": None, "network_module": None, "env_module": None}
+    _require_entries(payload, POLICY_ENTRIES, path)
+    _split_modules(payload)
+    _split_modules(payload["args"])
     return payload
+
+
+def _require_entries(payload: Mapping[str, Any], names: Iterable[str], path: Path | str) -> None:
+    missing = [name for name in names if name not in payload]
+    if missing:
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}; pass a checkpoint that training wrote")
+
+
+def _split_modules(values: dict[str, Any]) -> None:
+    """Turn names ``"module:NAME"`` into bare ones. Otherwise reading the ID would import what the file names."""
+    for name, module in MODULE_OF.items():
+        value = values.get(name)
+        if isinstance(value, str) and ":" in value:
+            values[module], _, values[name] = value.rpartition(":")
 
 
 def algorithm_of(payload: dict[str, Any], path: Path | str) -> AlgorithmSpec:
@@ -161,13 +185,24 @@ def algorithm_of(payload: dict[str, Any], path: Path | str) -> AlgorithmSpec:
 
 
 def network_from(payload: dict[str, Any], path: Path | str, device: torch.device | str = "cpu") -> Any:
-    """The network of a policy (see `read_policy`), on ``device``. Raises CheckpointError where it is not registered."""
+    """The network of a policy (see `read_policy`), on ``device``.
+
+    Raises:
+        CheckpointError: the network is not registered, or what the checkpoint holds does not fit it.
+    """
     name, module = payload["network_name"], payload["network_module"]
     try:
-        network: Any = get_network(name).load().from_dict(payload["network"])
+        network_class = get_network(name).load()
     except RegistryError as error:
         raise CheckpointError(f"{path}: {_imported_by('network', name, module)}") from error
-    network.load_state_dict(payload["state_dict"])
+    try:
+        network: Any = network_class.from_dict(payload["network"])
+        network.load_state_dict(payload["state_dict"])
+    except (RuntimeError, TypeError, KeyError) as error:
+        reason = textwrap.shorten(str(error), 300)
+        raise CheckpointError(
+            f"{path} does not fit the network {name!r} ({reason}); use the version that the policy was trained with"
+        ) from error
     return network.to(device).eval()
 
 
@@ -236,6 +271,8 @@ class Checkpoints:
         if payload["format"] == RUN_1:
             payload["world_size"] = payload.pop("team_size")
             payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
+        _require_entries(payload, ("algorithm", "world_size", "args"), found[-1])
+        _split_modules(payload["args"])
         return payload
 
 

@@ -59,6 +59,9 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, CheckpointError, EnvIdError, RegistryError, FileExistsError) as error:
         print(error, file=sys.stderr)
         return 2
+    except FloatingPointError as error:
+        print(error, file=sys.stderr)
+        return 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

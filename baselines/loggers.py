@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from .checkpoints import write_atomically
+from .files import write_atomically
 
 __all__ = [
     "ProgressBar",

@@ -23,7 +23,7 @@ import torch
 from mikasa_robo.deprecation import deprecated_names
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import Checkpoints, read_policy, save_policy, write_atomically
+from .checkpoints import Checkpoints, read_policy, save_policy
 from .distributed import DistContext
 from .environments import (
     UNKNOWN_HORIZON,
@@ -34,6 +34,7 @@ from .environments import (
     stagger,
 )
 from .evaluation import Evaluation, evaluate, film, find_horizon, torch_threads
+from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .protocol import Algorithm, Setup
 from .registry import RegistryError, get_algorithm

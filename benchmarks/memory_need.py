@@ -4,8 +4,8 @@
 
 Every row is written to the CSV as soon as it is measured; a run with an existing CSV continues it.
 
-With ``--sweep window`` it measures instead how far back a task of each family reaches: for numbers k of remembered views
-how often a memory of k views succeeds, with delays of ``--delay`` steps (it continues an existing CSV, too):
+With ``--sweep window`` it measures instead how far back a task of each family reaches: how often a memory of k views
+succeeds, for several k and for delays of ``--delay`` steps. An existing CSV is continued:
 
     python benchmarks/memory_need.py --sweep window --episodes 60 --num-envs 60 --csv docs/results/horizon.csv \\
         --markdown docs/results/horizon.md --picture docs/pictures/horizon.png
@@ -46,8 +46,8 @@ STRICT = 0.999
 ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
 INTRODUCTION = """\
-Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash: the cue is on view to the end, there is no
-time to hold the arm. Made by `python benchmarks/memory_need.py`; `docs/memory.md` says what it shows.
+Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash means that the cue is visible until the end,
+so the arm is never held. Made by `python benchmarks/memory_need.py`; `docs/memory.md` discusses it.
 
 """
 SWEEP_FIELDS = ("env_id", "delay", "k", "episodes", "successes")
@@ -65,19 +65,19 @@ class Options:
     num_envs: int = 100
     """Episodes at a time."""
     csv: Path | None = None
-    """Where the results go, row by row; an existing file is continued."""
+    """The CSV file of the results, written row by row; an existing file is continued."""
     markdown: Path | None = None
-    """Where the table goes; an existing file is replaced."""
+    """The Markdown file of the table; an existing file is replaced."""
     readme: Path | None = None
-    """A Markdown file whose block between the lines `<!-- memory-need -->` gets the table in short."""
+    """A Markdown file that gets a short table between its two lines `<!-- memory-need -->`."""
     picture: Path | None = None
-    """With --sweep: where the picture goes (PNG)."""
+    """With --sweep: the PNG file of the plot."""
     sweep: Literal["window", "forgetful"] | None = None
     """Measure success against the number of views remembered instead."""
     delay: tuple[int, ...] = (5, 20, 50)
-    """With --sweep: delays in control steps; a task whose cue is on view to the end has none."""
+    """With --sweep: delays in control steps; a task whose cue is visible until the end has none."""
     resolution: int = 2
-    """With --sweep: to how many views the smallest k is found."""
+    """With --sweep: the precision of the smallest k, in views."""
 
 
 def chance(row: TaskSpec) -> float | None:

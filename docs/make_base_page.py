@@ -35,7 +35,7 @@ COLORS = 64  # a palette keeps the files small
 
 HEAD = f"""# Small memory environments
 
-<!-- Written by docs/make_base_page.py from mikasa_base/rows.py. To change it, edit the rows and run the script again. -->
+<!-- Written by docs/make_base_page.py from mikasa_base/rows.py and popgym_rows.py: edit these and run it again. -->
 
 `import mikasa_base` registers {len(ENV_IDS)} environment IDs of {len(ROWS)} families with Gymnasium;
 `mikasa list --suite base` prints them, and `--memory` and `--tier` filter the list. They need numpy and Gymnasium. A family
@@ -56,8 +56,8 @@ s + i. As in Gymnasium's vector environments, the step after the end of an episo
 
 Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections 4.2 and 5): observations are vectors in
 the diagnostic tier and images in the complex tier. *Lag* is the number of steps between a cue and its recall. T is the
-most steps that an episode can take. *Perfect* and *memoryless* are mean scores of two scripted agents
-(`mikasa_base/agents/`): one remembers every observation, the other uses the current one alone. Scores are mean returns, or
+maximum number of steps of an episode. *Perfect* and *memoryless* are mean scores of two scripted agents
+(`mikasa_base/agents/`): one remembers every observation, the other uses only the current one. Scores are mean returns, or
 success rates where they are marked with %. A dash means that the score is not known.
 
 [results/base_memory_need.md](results/base_memory_need.md) (`python benchmarks/base_memory_need.py`) lists the measured

@@ -1,8 +1,8 @@
 # ruff: noqa: F401, F403, F405
 # mypy: disable-error-code=name-defined
-"""Code 1 of the MIKASA paper (arXiv 2502.10550), with the imports that the print leaves out.
+"""Code 1 of the MIKASA paper (arXiv 2502.10550), with the imports that the paper leaves out.
 
-512 environments that are drawn take a GPU, or patience: take a smaller ``num_envs`` on a laptop.
+512 environments with images need a GPU to be fast; use a smaller ``num_envs`` on a laptop.
 """
 
 import gymnasium as gym

@@ -1,10 +1,10 @@
 # ruff: noqa: F401, F403, F405
 # mypy: disable-error-code=name-defined
-"""Code 2 of the MIKASA paper (arXiv 2502.10550), with the imports that the print leaves out.
+"""Code 2 of the MIKASA paper (arXiv 2502.10550), with the imports that the paper leaves out.
 
-Two things differ from the print, as ManiSkill 3.0.1's RecordEpisode takes them in no other way: of several environments
-it wants to know ``max_steps_per_video``, and it takes the seed by its name only.
-512 environments that are drawn take a GPU, or patience: take a smaller ``num_envs`` on a laptop.
+It differs from the paper in two places, because of ManiSkill 3.0.1's RecordEpisode: with several environments it requires
+``max_steps_per_video``, and its ``reset`` takes the seed as a keyword argument only.
+512 environments with images need a GPU to be fast; use a smaller ``num_envs`` on a laptop.
 """
 
 import gymnasium as gym

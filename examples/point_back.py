@@ -1,4 +1,4 @@
-"""PointBack-v0, a task of our own: point at the place where a disc lay. docs/adding-a-task.md explains this file."""
+"""PointBack-v0, an example task: point at the place where a disc lay. docs/adding-a-task.md explains this file."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(0.53, 0.52, 0.51),
         memoryless=(0.5, 0.5, 0.5),
         agents=("popgym:CardCounter", "popgym:HigherIfLow"),
-        weak="counting the cards adds 0.01 to 0.04 to what the card on view allows",
+        weak="counting the cards adds 0.01 to 0.04 to the score of an agent that sees the current card only",
     ),
     _row(
         "MultiarmedBandit",
@@ -166,7 +166,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
     _row(
         "PositionOnlyCartPole",
         memory=("sequential",),
-        lag="1: two positions tell a velocity",
+        lag="1: two positions give a velocity",
         presets=_POLE,
         steps=(200, 400, 600),
         perfect=(1, 1, 1),
@@ -182,7 +182,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(1, 1, 1),
         memoryless=(0.975, 0.84, 0.62),
         agents=("control:PoleFromVelocities", "control:Lean"),
-        weak="a linear policy of the velocities alone balances the pole, through all 200 steps of Easy",
+        weak="a linear policy that sees the velocities alone balances the pole for all 200 steps of Easy",
     ),
     _row(
         "NoisyPositionOnlyCartPole",
@@ -197,7 +197,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
     _row(
         "PositionOnlyPendulum",
         memory=("sequential",),
-        lag="1: two positions tell a velocity",
+        lag="1: two positions give a velocity",
         presets=tuple({"max_episode_length": steps} for steps in (200, 150, 100)),
         steps=(200, 150, 100),
         perfect=(0.92, 0.89, 0.83),
@@ -223,7 +223,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(0.97, 0.93, 0.87),
         memoryless=(0.97, 0.92, 0.87),
         agents=("boards:Explorer", "boards:WallFollower"),
-        weak="the mazes have no loops, so that following the wall, by the last action in the observation, visits all of it",
+        weak="the mazes have no loops, so an agent that follows the wall (it sees its last action) visits all of it",
     ),
     _row(
         "LabyrinthEscape",
@@ -234,6 +234,6 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(0.96, 0.92, 0.85),
         memoryless=(0.95, 0.9, 0.85),
         agents=("boards:Explorer", "boards:WallFollower"),
-        weak="the mazes have no loops, so that following the wall, by the last action in the observation, leads out",
+        weak="the mazes have no loops, so an agent that follows the wall (it sees its last action) finds the way out",
     ),
 )

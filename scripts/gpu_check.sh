@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs what only a machine with an NVIDIA GPU can show, and prints a Markdown table of what worked: a line for each check
-# with ok, failed or skipped (and why). Takes a few minutes. The exit code is 1 if anything failed; without a CUDA device all
-# checks are skipped, and it is 0. Downloads nothing.
+# Runs the checks that need an NVIDIA GPU and prints a Markdown table of the results: a line for each check with ok, failed or
+# skipped (and why). Takes a few minutes. The exit code is 1 if a check failed. Without a CUDA device all checks are skipped and
+# the exit code is 0. Downloads nothing.
 #
 #   bash scripts/gpu_check.sh
 #   bash scripts/gpu_check.sh > docs/results/gpu.md
 #
 #   PYTHON=…      the interpreter in whose environment this project is installed, by default that of .venv
 #   STEPS=8192    environment steps of each training
-#   LIMIT=600     seconds after which a check has failed
+#   LIMIT=600     time limit of a check, in seconds
 #   LOGS=…        folder for the output of each check, by default a new one below /tmp
 set -uo pipefail
 
@@ -43,8 +43,8 @@ import csv, sys
 last = list(csv.DictReader(open(sys.argv[1])))[-1]
 print("result:", last["steps_per_second"].split(".")[0], "env-steps/s")'
 
-# check NAME WHY_NOT COMMAND...: runs the command, or skips it where WHY_NOT is not empty, and prints its line of the table.
-# What the command prints after "result: " goes into the last column.
+# check NAME WHY_NOT COMMAND...: runs the command, or skips it if WHY_NOT is not empty, and prints its line of the table. The
+# text that the command prints after "result: " goes into the last column.
 check() {
   local name="$1" why_not="$2" start=$SECONDS log code result
   shift 2

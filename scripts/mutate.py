@@ -1,7 +1,7 @@
 """Checks that the tests notice errors: makes one small error at a time and runs the tests that must fail.
 
-    python scripts/mutate.py                     # all mutations of scripts/mutations.py; a table of what became of them
-    python scripts/mutate.py --list              # their names, and where each is made
+    python scripts/mutate.py                     # all mutations of scripts/mutations.py; prints a table
+    python scripts/mutate.py --list              # their names and places
     python scripts/mutate.py --only reward-sign  # some of them
 
 Each mutation replaces one piece of source text in a temporary copy of the repository and runs the tests that it declares.
@@ -9,8 +9,8 @@ The checkout itself is never changed. A mutation is
 
 - caught, if one of its tests fails,
 - SURVIVED, if they pass: a test is missing,
-- STALE, if its text does not occur exactly once in its file: the code has moved on,
-- BROKEN, if its tests fail without the mutation, too, or do not run: they are skipped, or a file cannot be imported.
+- STALE, if its text does not occur exactly once in its file, because the code has changed,
+- BROKEN, if its tests also fail without the mutation, or cannot run (they are skipped, or a file cannot be imported).
 
 The exit status is 0 if all are caught and 1 if not.
 """
@@ -25,9 +25,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from mutation import Mutation
+from mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1800.0
@@ -40,21 +42,6 @@ INSTALLED_FOLDERS = {
 """Packages that are installed under another name than their folder has; in the copy they are links."""
 
 Verdict = Literal["caught", "SURVIVED", "STALE", "BROKEN"]
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One error."""
-
-    name: str
-    file: str
-    """Path in the repository."""
-    old: str
-    """Source text that occurs exactly once in the file."""
-    new: str
-    """What it is replaced by."""
-    tests: tuple[str, ...]
-    """Test IDs of pytest, one of which must fail."""
 
 
 def is_stale(mutation: Mutation, root: Path) -> bool:
@@ -135,8 +122,6 @@ def find_broken(mutations: Sequence[Mutation], root: Path) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    from mutations import MUTATIONS
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="python scripts/mutate.py"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutate import Mutation
+from mutation import Mutation
 
 __all__ = ["MUTATIONS"]
 
@@ -330,7 +330,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "checkpoint-not-atomic",
-        "baselines/checkpoints.py",
+        "baselines/files.py",
         '    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")\n',
         "    path.unlink(missing_ok=True)\n"
         '    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")\n',

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes .venv at the root of the checkout, installs this project into it (editable, extra `dev`) and sees to it that
-# SAPIEN can draw. Safe to run again: what is done already is skipped.
+# Makes .venv at the root of the checkout, installs this project into it (editable, extra `dev`) and installs a Vulkan driver
+# if SAPIEN cannot render. It can be run again: steps that are done are skipped.
 #
 #   bash scripts/setup.sh                     set everything up
-#   bash scripts/setup.sh --check-rendering   only say whether SAPIEN draws; exit code 0 if it does, 1 if not
+#   bash scripts/setup.sh --check-rendering   only check whether SAPIEN can render; exit code 0 if so, else 1
 #
-#   PYTHON=python3.12                         the interpreter that .venv is made from (--check-rendering: the one asked)
+#   PYTHON=python3.12                         the interpreter that .venv is made from, or that is checked
 #   MIKASA_TORCH_INDEX=https://download.pytorch.org/whl/cpu
-#                                             a further index for PyTorch: PyPI's own Linux wheel brings CUDA along
+#                                             an extra index for PyTorch; PyPI's Linux wheel includes CUDA
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -17,14 +17,14 @@ stamp="$venv/.mikasa-setup"
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# Says in one line whether SAPIEN draws; succeeds if it does.
+# Prints one line that says whether SAPIEN can render; succeeds if it can.
 check_rendering() {
   local python="$1" answer
   # Mesa's software driver is SAPIEN's "cpu".
   if answer="$("$python" - cuda cpu <"$root/mikasa_robo/sim/draw_box.py" 2>&1)"; then
     echo "rendering: works"
   else
-    # The exception is the last line; what stands above it is the driver's own chatter.
+    # The exception is the last line; the lines above it are the driver's messages.
     echo "rendering: does not work because $(tail -n 1 <<<"${answer:-"$python says nothing"}")"
     return 1
   fi
@@ -39,7 +39,7 @@ fi
 
 # ---- Python -----------------------------------------------------------------------------------------------------------
 python="${PYTHON:-python3}"
-command -v "$python" >/dev/null || fail "'$python' is not there; install Python 3.10 or newer, or set PYTHON to one"
+command -v "$python" >/dev/null || fail "'$python' does not exist; install Python 3.10 or newer, or set PYTHON to its path"
 fingerprint="$(cat "$root/pyproject.toml" "$root/constraints.txt" "${BASH_SOURCE[0]}" | cksum) $root"
 
 if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$fingerprint" ]]; then
@@ -47,7 +47,7 @@ if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$fingerprint" ]
 else
   if [[ ! -x "$venv/bin/python" ]]; then
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-      fail "$("$python" --version) is too old; MIKASA needs 3.10 or newer: set PYTHON to such an interpreter"
+      fail "$("$python" --version) is too old; set PYTHON to an interpreter of version 3.10 or newer"
     say "making $venv with $("$python" --version)"
     "$python" -m venv "$venv" ||
       fail "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv, then run this again"
@@ -57,12 +57,12 @@ else
   if [[ -n "${MIKASA_TORCH_INDEX:-}" ]]; then
     torch_index=(--extra-index-url "$MIKASA_TORCH_INDEX")
   elif [[ "$(uname -s)" == Linux ]] && ! nvidia-smi >/dev/null 2>&1; then
-    say "no NVIDIA GPU here; should pip fetch gigabytes of CUDA for PyTorch, stop it and run this again with"
+    say "no NVIDIA GPU found; if pip downloads gigabytes of CUDA for PyTorch, stop it and run this again with"
     say "  MIKASA_TORCH_INDEX=https://download.pytorch.org/whl/cpu"
   fi
   pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input -c "$root/constraints.txt")
   say "installing PyTorch"
-  # The array is written so because bash 4.3 and older call an empty one unset.
+  # The array is written in this way because bash 4.3 and older treat an empty one as unset.
   "${pip[@]}" ${torch_index[@]+"${torch_index[@]}"} torch
   say "installing mikasa-suite and its development tools"
   "${pip[@]}" -e "$root[dev]"
@@ -70,11 +70,11 @@ else
 fi
 
 # ---- Rendering --------------------------------------------------------------------------------------------------------
-# SAPIEN draws with Vulkan. Observations of mode `state` need none of this, so nothing here fails the setup.
+# SAPIEN renders with Vulkan. `state` observations do not need it, so a failure here does not fail the setup.
 why_no_driver=""
 install_driver() {
   if compgen -G '/usr/share/vulkan/icd.d/nvidia*.json' >/dev/null || compgen -G '/etc/vulkan/icd.d/nvidia*.json' >/dev/null; then
-    why_no_driver="the GPU has a Vulkan driver of its own, which does not draw; fix or update that driver"
+    why_no_driver="the GPU has its own Vulkan driver, with which SAPIEN cannot render; fix or update that driver"
     return 1
   fi
   if ! command -v apt-get >/dev/null; then
@@ -85,7 +85,7 @@ install_driver() {
   # shellcheck disable=SC1091
   . /etc/os-release
   if [[ "$ID" == debian && "$VERSION_CODENAME" == bookworm ]]; then
-    suite=(-t bookworm-backports) # Mesa 22.3, Debian 12's own, does not draw with SAPIEN; the 25 of the backports does
+    suite=(-t bookworm-backports) # Mesa 22.3, Debian 12's own, does not work with SAPIEN; version 25 of the backports does
   fi
   if [[ "$(id -u)" != 0 ]]; then
     why_no_driver="this needs root: sudo bash scripts/setup.sh, or ask for the packages mesa-vulkan-drivers and libvulkan1"
@@ -116,13 +116,13 @@ if ! rendering="$(check_rendering "$venv/bin/python")"; then
     rendering="$(check_rendering "$venv/bin/python")" || true
   else
     say "no Vulkan driver installed: $why_no_driver"
-    say "state observations work without one; pictures and videos do not"
+    say "state observations work without one; images and videos do not"
   fi
 fi
 say "$rendering"
 
 # ---- EGL --------------------------------------------------------------------------------------------------------------
-# MuJoCo draws MemoryMaze with it; nothing else here does.
+# MuJoCo renders MemoryMaze with it; nothing else here needs it.
 if [[ "$(uname -s)" == Linux ]] && ! { ldconfig -p 2>/dev/null || true; } | grep -q 'libEGL\.so\.1'; then
   if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
     say "installing libegl1"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Sets up, then runs every check: format, lint, types, tests. The slow tests (pytest's mark `slow`) come last. Further
-# arguments go to pytest:
+# Runs the setup, then every check: format, lint, types, tests. The tests run in two rounds, first those without pytest's mark
+# `slow`, then those with it. Arguments go to pytest:
 #   bash scripts/test.sh -m "not slow" -k catalog
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
-exec </dev/null # nothing here asks questions; whatever tried to would hang where there is no terminal
+exec </dev/null # a command that asks a question would wait forever if there is no terminal
 
-# Both rounds of tests have a -m of their own, which has to be joined with the user's: pytest keeps only the last one.
+# Each round has its own -m, which must be combined with the user's, because pytest uses only the last -m.
 marks="" rest=()
 while [[ $# -gt 0 ]]; do
   case "$1" in
@@ -24,8 +24,8 @@ bin="$root/.venv/bin"
 "$bin/ruff" check .
 "$bin/mypy"
 
-# A process for each core, up to eight: more want more memory than they save time. OMP_NUM_THREADS: torch's threads would only
-# wait for each other.
+# One process for each core, at most eight, because more cost more memory than they save time. OMP_NUM_THREADS=1, because with
+# one process for each core further torch threads would only wait for each other.
 NO_TESTS=5 INTERRUPTED=2
 status=$NO_TESTS
 for round in "not slow" slow; do
@@ -33,7 +33,7 @@ for round in "not slow" slow; do
   OMP_NUM_THREADS=1 "$bin/python" -m pytest --numprocesses logical --maxprocesses 8 --dist loadgroup \
     -m "${marks:+($marks) and }$round" ${rest[@]+"${rest[@]}"} || code=$?
   [[ $code != "$INTERRUPTED" ]] || exit "$code"
-  # No tests in one round is a failure only if there are none in the other; a failure of either round counts.
+  # A round without tests is a failure only if the other has none either. A failure of either round counts.
   if [[ $code != "$NO_TESTS" && ($status == "$NO_TESTS" || $status == 0) ]]; then
     status=$code
   fi

@@ -247,13 +247,14 @@ def test_the_report_of_three_runs(runs: Path, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, tmp_path: Path) -> None:
-    for name in ("whole", "unfinished", "torn", "lacking", "curveless", "twin"):
+    for name in ("whole", "unfinished", "torn", "lacking", "listed", "curveless", "twin"):
         shutil.copytree(runs / ("seed-2" if name == "whole" else "seed-1"), tmp_path / "runs" / name)
     (tmp_path / "runs" / "unfinished" / "final_eval.json").unlink()
     (tmp_path / "runs" / "torn" / "final_eval.json").write_text('{"env_id": "Rem')
     content = final(runs, 1)
     del content["seed"]
     (tmp_path / "runs" / "lacking" / "final_eval.json").write_text(json.dumps(content))
+    (tmp_path / "runs" / "listed" / "final_eval.json").write_text(json.dumps({**final(runs, 1), "args": ["seed"]}))
     (tmp_path / "runs" / "curveless" / "progress.csv").unlink()
     (tmp_path / "runs" / "other.json").write_text("{}")
     collection = collect([tmp_path / "runs", tmp_path / "runs" / "other.json", tmp_path / "runs" / "whole"])
@@ -262,6 +263,7 @@ def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, t
     assert "no final_eval.json; progress.csv ends at step 1,920; continue it with --resume" in problems["unfinished"]
     assert "final_eval.json cannot be read" in problems["torn"]
     assert "lacks 'seed'" in problems["lacking"]
+    assert problems["listed"].startswith("broken")
     assert "not in the curves" in problems["curveless"]
     assert "not counted: RememberColor3-v0, ppo-mlp, seed 1" in problems["twin"]
     assert "other.json" not in problems, "a JSON file of something else is nobody's business, unless it is named"

@@ -104,7 +104,7 @@ def test_the_rows_of_an_index_buffer_are_alive_when_they_are_applied(monkeypatch
     monkeypatch.setattr(visibility, "as_index_buffer", weakref.ref)
     layout, px = layout_of(False)
     applied = px.gpu_apply_rigid_dynamic_data
-    px.gpu_apply_rigid_dynamic_data = lambda address: applied(address())  # type: ignore[assignment, method-assign]
+    px.gpu_apply_rigid_dynamic_data = lambda address: applied(address())  # type: ignore[assignment, method-assign, operator]
     put, visible = put_some()
     for _ in range(2):
         layout.apply(put, visible, homes())

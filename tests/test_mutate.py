@@ -19,7 +19,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
     """The modules mutate and mutations, imported as the script imports them."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     yield importlib.import_module("mutate"), importlib.import_module("mutations").MUTATIONS
-    for name in ("mutate", "mutations"):
+    for name in ("mutate", "mutation", "mutations"):
         sys.modules.pop(name)
 
 

@@ -305,6 +305,18 @@ def test_training_solves_a_small_task_and_fills_its_folder(tmp_path: Path) -> No
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_curves_need_a_folder_that_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "progress.csv").write_text("step,train/return\n1,2.0\n")
+    assert plot_main([str(run), "--out", str(tmp_path / "new" / "curves.png")]) == 0
+    assert (tmp_path / "new" / "curves.png").exists()
+    out = run / "progress.csv" / "curves.png"
+    assert plot_main([str(run), "--out", str(out)]) == 2
+    assert f"--out {out}: the folder" in (message := capsys.readouterr().err)
+    assert "is a file, not a folder" in message
+
+
 def test_the_same_seed_trains_the_same_policy(tmp_path: Path) -> None:
     def weights(name: str, seed: int) -> dict[str, Tensor]:
         args = small(

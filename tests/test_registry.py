@@ -20,7 +20,14 @@ import torch
 from sim_helpers import ROOT
 
 from mikasa_robo import catalog
-from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, read_policy, save_policy
+from mikasa_robo.baselines.checkpoints import (
+    CheckpointError,
+    Checkpoints,
+    load_network,
+    load_policy,
+    read_policy,
+    save_policy,
+)
 from mikasa_robo.baselines.networks import ActorCritic
 from mikasa_robo.baselines.ppo_lstm import Player
 from mikasa_robo.baselines.ppo_mlp import Args
@@ -301,6 +308,63 @@ def test_what_a_task_of_maniskill_refuses_is_named(
     assert words.split()[-1].partition("=")[0] in message
     assert "Cube-v1" in message
     assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------- checkpoints of others
+def test_what_a_checkpoint_names_is_not_imported(
+    tmp_path: Path, forget: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, network = "examples.point_back:PointBack-v0", "toy_learners:toy-linear"
+    args = Args(env_id=own, network=network)
+    policy = tmp_path / "checkpoint.pt"
+    save_policy(policy, ActorCritic(2, 1, (4,)), args, step=0)
+    assert cli.main(["eval", "--checkpoint", str(policy), "--out", str(tmp_path / "eval.json")]) == 2
+    assert f"add --env-id {own}" in capsys.readouterr().err
+    payload = read_policy(policy)
+    assert (payload["env_id"], payload["env_module"]) == ("PointBack-v0", "examples.point_back")
+    run = {"algorithm": "ppo-mlp", "world_size": 1}
+    for number, changes in enumerate(({"env_id": own}, {"network": network})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        Checkpoints(folder, 1).save(0, {**run, "args": Args(**changes).to_dict()})
+        assert train("ppo-mlp", "--resume", str(folder)) == 2
+        ((option, named),) = changes.items()
+        assert f"add --{option.replace('_', '-')} {named}" in capsys.readouterr().err
+    assert not {"toy_learners", "examples.point_back"} & sys.modules.keys()
+
+
+def test_a_file_that_is_not_a_usable_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = torch.load(OLD / "ppo_mlp" / "checkpoint.pt", weights_only=True)
+    no_step = {name: value for name, value in good.items() if name != "step"}
+    for content, problem in (
+        (None, "cannot be read: Is a directory"),
+        (no_step, "lacks step"),
+        ({**good, "args": {**good["args"], "from_the_future": 1}}, "has no argument from_the_future"),
+        ({**good, "state_dict": {}}, "does not fit the network 'mlp'"),
+        ({**good, "network": {"width": 3}}, "does not fit the network 'mlp'"),
+    ):
+        path = tmp_path
+        if content is not None:
+            path = tmp_path / "checkpoint.pt"
+            torch.save(content, path)
+        assert cli.main(["eval", "--checkpoint", str(path), "--out", str(tmp_path / "eval.json")]) == 2
+        assert f"{path}" in (message := capsys.readouterr().err)
+        assert problem in message
+    with pytest.raises(FileNotFoundError, match=r"nothing\.pt: there is no such file; name one"):
+        load_policy(tmp_path / "nothing.pt")
+    assert train("ppo-mlp", *SMALL, "--init-from", str(tmp_path), "--run-dir", str(tmp_path / "run")) == 2
+    assert "name a file, such as the checkpoint.pt of a run" in capsys.readouterr().err
+
+
+def test_a_run_that_diverges_ends_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def diverge(*_: Any) -> None:
+        raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate")
+
+    monkeypatch.setattr("mikasa_robo.baselines.training.train", diverge)
+    assert train("ppo-mlp", *SMALL, "--run-dir", str(tmp_path / "run")) == 1
+    assert capsys.readouterr().err.endswith("use a smaller --learning-rate\n")
 
 
 # ---------------------------------------------------------------------- former names

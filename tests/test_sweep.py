@@ -283,6 +283,15 @@ def test_an_algorithm_of_ones_own_is_swept_by_its_module(tmp_path: Path, monkeyp
         read_plan(file)
 
 
+def test_a_run_with_a_network_of_ones_own_is_finished_only_once(tmp_path: Path) -> None:
+    planned = PlannedRun("RememberColor3-v0", "ppo-mlp", 1, {"network": "toy_learners:toy-linear"})
+    folder = tmp_path / planned.name
+    folder.mkdir()
+    result = {"env_id": planned.task, "algorithm": "ppo-mlp", "seed": 1, "args": {"network": "toy-linear"}}
+    (folder / "final_eval.json").write_text(json.dumps(result))
+    assert module._place(tmp_path, planned).state == "finished"
+
+
 def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SweepError, match=r"out = .*file is a file, not a folder"):

@@ -737,8 +737,8 @@ def test_some_environments_are_restored_and_others_left_alone(batch: Env) -> Non
 def test_env_i_of_a_batch_equals_a_single_environment_for_a_whole_episode(task_id: str) -> None:
     """To the last bit, with new environments: PhysX remembers contacts of earlier episodes."""
     compared = (0, 3, 7) if task_id == FEW[0] else (3,)
-    batch = make(task_id, max(compared) + 1)
-    batch.reset(seed=SEEDS[: max(compared) + 1])
+    batch = make(task_id, N)
+    batch.reset(seed=SEEDS)
     actions = random_actions(batch, row_of(batch).horizon, seed=91)
     together = rollout(batch, actions)
     batch.close()

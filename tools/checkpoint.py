@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from mikasa_robo.baselines.arguments import CommonArgs
-from mikasa_robo.baselines.checkpoints import algorithm_of, load_network, read_policy
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, load_network, read_policy
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_network
 from mikasa_robo.env_ids import EnvIdError
@@ -42,7 +42,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it is not the checkpoint of a known algorithm.
     """
     payload = read_policy(path)
-    args = algorithm_of(payload, path).load().args_type.from_dict(payload["args"])
+    args_type = algorithm_of(payload, path).load().args_type
+    try:
+        args = args_type.from_dict(payload["args"])
+    except ArgumentError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Checkpoint(path, digest, args.algorithm, payload["env_id"], payload["env_module"], payload["step"], args)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
 
+    from mikasa_robo.baselines.files import write_atomically
     from mikasa_robo.sim.render import RenderingUnavailableError
 
     try:
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             path = options.out / f"{name}.webp"
             image = encode(*draw(env_id, view, options.size))
             options.out.mkdir(parents=True, exist_ok=True)
-            _replace(path, image)
+            write_atomically(path, image)
             print(f"{path}: {len(image) / 1000:.0f} kB")
     except (OptionError, RenderingUnavailableError) as error:
         print(error, file=sys.stderr)
@@ -158,16 +157,6 @@ def encode(images: Sequence[Images], milliseconds: Sequence[int]) -> bytes:
         if file.tell() < LIMIT:
             break
     return file.getvalue()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file at once: a crash leaves the old one."""
-    partial = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from typing import Annotated
 
 import tyro
 
+from .extras import require_modules
+from .output import require_folder
+
 __all__ = ["Args", "main", "read_column", "read_progress"]
 
 
@@ -24,7 +27,7 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders, each with a progress.csv."""
     out: Path = Path("curves.png")
-    """The image; its suffix decides the format."""
+    """The image; its suffix decides the format. An existing image is replaced."""
 
 
 def read_progress(run_dir: Path) -> list[dict[str, str]]:
@@ -51,6 +54,7 @@ def read_column(rows: Sequence[dict[str, str]], name: str) -> tuple[list[float],
 
 def draw(runs: Sequence[Path], out: Path) -> None:
     """Write the image: success on the left, return on the right."""
+    require_modules("report", "matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")
@@ -72,6 +76,7 @@ def draw(runs: Sequence[Path], out: Path) -> None:
         axes.set_xlabel("environment steps")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", title="dots: evaluation, pale: training", title_fontsize="small")
+    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=120)
     plt.close(figure)
 
@@ -83,8 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("name at least one run folder\n")
         return 2
     try:
+        require_folder(args.out.absolute().parent, f"--out {args.out}: the folder")
         draw(args.runs, args.out)
-    except ValueError as error:
+    except (ValueError, ModuleNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0

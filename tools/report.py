@@ -175,7 +175,7 @@ def _read_run(folder: Path, into: Collection) -> None:
         )
     except KeyError as error:
         into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
-    except (ValueError, TypeError) as error:
+    except (AttributeError, ValueError, TypeError) as error:
         into.problems.append((folder, f"broken: {error}"))
     else:
         into.runs.append(run)
@@ -225,7 +225,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
         ]
     except KeyError as error:
         into.problems.append((file, f"broken: lacks {error}"))
-    except (ValueError, TypeError) as error:
+    except (AttributeError, ValueError, TypeError) as error:
         into.problems.append((file, f"broken: {error}"))
 
 
