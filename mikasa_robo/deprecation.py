@@ -62,8 +62,8 @@ def rename_hooks(cls: type, names: Mapping[str, str]) -> None:
     """Lets ``cls`` define methods that subclasses override under their old names: old to new.
 
     A class that defines an old name and not the new one gets the new one, with a DeprecationWarning. One that defines
-    the new name can be asked for the old one, so that an old-style subclass may call ``super().old_name(...)``. To be
-    called for the base class once and for every subclass from ``__init_subclass__``.
+    the new name can be asked for the old one, so that an old-style subclass may call ``super().old_name(...)``. Call it
+    once for the base class, and for every subclass from ``__init_subclass__``.
     """
     own = vars(cls)
     for old, new in names.items():

@@ -31,7 +31,7 @@ MOVED_MODULES: Mapping[str, str] = MappingProxyType(
 
 
 class _MovedModuleLoader(InspectLoader):
-    """Loads a module under the name it had before: what is imported is the module in its new place itself."""
+    """Loads a module under its old name: the import returns the very module that has moved."""
 
     def __init__(self, new: str) -> None:
         self._new = new

@@ -24,7 +24,7 @@ class Step:
     reward: Tensor  # (N,)
     info: dict[str, Any]
     running: Tensor  # (N,) bool, the episode was not over before this step
-    still_running: Tensor  # (N,) bool, nor is it over after this step
+    still_running: Tensor  # (N,) bool, the episode is not over after this step either
 
     def flag(self, name: str) -> Tensor:
         """``info[name]`` (N,) bool for environments whose episode was running; False where there is no such entry."""
@@ -66,7 +66,7 @@ def play_episodes(env: Any, act: Act, seed: int | list[int], max_steps: int) -> 
 
 
 class EpisodeTotals:
-    """What the episodes of a batch amount to; `add` each `Step`."""
+    """Success, failure, return and length of the episodes of a batch; call `add` with each `Step`."""
 
     def __init__(self) -> None:
         self.reports_success = False

@@ -9,6 +9,7 @@ these on a GPU; tests/test_host_reads.py counts them. On a CPU nothing waits.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,14 @@ from torch import Tensor
 def reads_wait(device: torch.device) -> bool:
     """Whether reading a value of a tensor on ``device`` from Python waits for it."""
     return device.type != "cpu"
+
+
+def take_rows(nested: Mapping[str, Any], index: Tensor) -> dict[str, Any]:
+    """The rows ``index`` of every tensor or array of a nested dict, copied."""
+    return {
+        name: take_rows(value, index) if isinstance(value, Mapping) else torch.as_tensor(value)[index]
+        for name, value in nested.items()
+    }
 
 
 @functools.cache

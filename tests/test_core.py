@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mani_skill.utils.structs import Actor
@@ -30,6 +32,7 @@ from mikasa_robo.core.sampling import (
     permutation,
     upright,
 )
+from mikasa_robo.core.seeds import episode_keys
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
 from mikasa_robo.tasks.shell_game import lowest_point, sample_shells, shell_layout
 
@@ -82,6 +85,27 @@ def test_phase_boundaries_with_int32_steps_as_maniskill_counts_them() -> None:
 def test_bad_lengths_are_named(lengths: tuple[int, int, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Timeline(*lengths)
+
+
+# ---------------------------------------------------------------------- seeds
+def test_seeds_name_episodes() -> None:
+    assert episode_keys(np.int64(7), [0, 3]) == [(7, 0), (7, 3)]
+    assert episode_keys([7, (8, 2)], [0, 3]) == [(7, 0), (8, 2)]
+    assert episode_keys(np.array([7, 8]), [0, 3]) == [(7, 0), (8, 0)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seed", "named"),
+    [
+        (1.5, r"seed=1\.5 is a float"),
+        ("12", "seed='12' is a str"),
+        ([1, 2.5], r"holds 2\.5"),
+        ([1, [2, 3]], r"\[2, 3\]"),
+    ],
+)
+def test_a_seed_that_is_no_whole_number_is_refused(seed: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=named):
+        episode_keys(seed, [0, 1])
 
 
 # ---------------------------------------------------------------------- sampling

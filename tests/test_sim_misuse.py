@@ -8,11 +8,13 @@ import gymnasium as gym
 import pytest
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
+from mani_skill.utils.common import flatten_state_dict
 from sim_helpers import NO_VULKAN, assert_identical, pick_cube, run_python
 
-from mikasa_robo.sim.backend import BATCHED, choose_sim_backend
+from mikasa_robo.sim.backend import BATCHED, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.env import make
 from mikasa_robo.sim.physx import GpuApiMisuse
+from mikasa_robo.tensors import take_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
 
@@ -124,6 +126,19 @@ def test_a_nan_action_is_refused_and_nothing_moves() -> None:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("index", "error", "named"),
+    [
+        ([True, False, True], ValueError, "3 bools for 4"),
+        (torch.ones(5, dtype=torch.bool), ValueError, "5 bools for 4"),
+        ([0.5, 1.0], TypeError, r"float32.*whole numbers"),
+    ],
+)
+def test_env_idx_is_whole_numbers_or_a_bool_for_each_env(index: Any, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
+        checked_env_idx(index, 4, torch.device("cpu"))
+
+
 @pytest.mark.parametrize("index", [[4], [0, 7], [-1]])
 def test_an_env_that_is_not_there_cannot_be_reset(index: list[int]) -> None:
     env = pick_cube()
@@ -143,6 +158,21 @@ def test_ways_to_name_an_env(index: Any) -> None:
     env.step(torch.ones(4, 8))
     env.reset(seed=0, options={"env_idx": index})
     assert env.elapsed_steps.tolist() == [1, 1, 0, 1]
+    env.close()
+
+
+def test_states_to_reset_to_go_with_the_envs_beside_which_they_stand() -> None:
+    env = pick_cube()
+    saved = env.get_state_dict()
+    for _ in range(3):
+        env.step(torch.ones(4, 8))
+    rows = [3, 1]
+    states = take_rows(saved, torch.tensor(rows))
+    for env_states in (states, flatten_state_dict(states, use_torch=True)):
+        env.reset(options={"env_idx": rows, "reset_to_env_states": {"env_states": env_states}})
+        for kind in ("actors", "articulations"):
+            for name, value in env.get_state_dict()[kind].items():
+                assert torch.allclose(value[rows], saved[kind][name][rows], atol=1e-5), (kind, name)
     env.close()
 
 

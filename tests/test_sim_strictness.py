@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from mani_skill.envs.sapien_env import BaseEnv
 from sim_helpers import body_velocities, pick_cube
 from torch import Tensor
 
-from mikasa_robo.sim.buffers import BodyData
+from mikasa_robo.sim.buffers import BodyData, Buffers
 from mikasa_robo.sim.env import DEBUG_VARIABLE
 from mikasa_robo.sim.physx import GpuApiMisuse
 
@@ -199,6 +200,15 @@ def test_debug_asks_for_the_kinematics_update(strict: BaseEnv, what: str) -> Non
     px.gpu_fetch_articulation_link_pose()
     px.gpu_fetch_articulation_link_velocity()
     assert torch.equal(strict.agent.tcp.pose.p, hand_position(strict))
+
+
+def test_rows_counted_from_the_end_have_current_velocities() -> None:
+    """The bodies' buffer is the start of a longer one, which ends with the links."""
+    layout: Any = SimpleNamespace(num_bodies=2, num_links=1, num_articulations=0, max_dof=0, max_links=0)
+    buffers = Buffers(layout, False, lambda rows: np.ones((len(rows), 6), dtype=np.float32), lambda into: None)
+    buffers.fetch_velocities(slice(0, 2))
+    seen = buffers.arrays()["cuda_rigid_dynamic_data"].torch()[torch.tensor([-1])]
+    assert seen[0, 7:].tolist() == [1.0] * 6
 
 
 # ---------------------------------------------------------------------- writes that would be lost

@@ -41,5 +41,5 @@ class ArmHold:
         px.gpu_apply_articulation_target_velocity()
 
     def restore_controllers(self) -> None:
-        """Gives controllers back what they remembered: an action that was not carried out leaves no trace in them."""
+        """Restores the controllers, so that an action that was not carried out does not affect later ones."""
         self._controllers.restore(self._held)

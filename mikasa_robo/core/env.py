@@ -88,7 +88,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         self.on_mistake = one_of("on_mistake", on_mistake, ("fail", "ignore"))
         self.arm = one_of("arm", arm, ("free", "held"))
         if arm == "held" and not self.timeline.response_start:
-            raise ValueError("arm='held' would hold the arm for ever: this task is acted in while its cue is on view")
+            raise ValueError("arm='held' would hold the arm to the end: this task has no response phase; use 'free'")
         self.robot_init_qpos_noise = number("robot_init_qpos_noise", robot_init_qpos_noise, 0, unit="rad")
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
         self._modes = observations.parse_modes(obs_mode)
@@ -116,7 +116,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     @property
     def task_state(self) -> TaskState:
-        """The task's memory of the N running episodes."""
+        """The task's state of the N running episodes."""
         assert self._task_state is not None
         return self._task_state
 
@@ -225,7 +225,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     # ------------------------------------------------------------------ observation
     def set_obs_mode(self, obs_mode: str | None) -> None:
-        """Observes in another mode from now on; the observation spaces follow.
+        """Changes the observation mode and the observation spaces.
 
         Args:
             obs_mode: as in ``gymnasium.make``.
@@ -251,7 +251,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         self.update_obs_space(common.to_cpu_tensor(obs))
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
-        """The observation of this moment in the chosen mode. Writes nothing."""
+        """The current observation in the chosen mode. Writes nothing."""
         if not self._modes.flat_dict:
             return super().get_obs(info, unflattened)
         self._require_open()
@@ -260,12 +260,12 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
         data = self._read_sim(self._elapsed_steps)
-        part = observations.state_extra if self.obs_mode_struct.use_state else observations.always_observed
-        return part(self, info, data)
+        state = self.obs_mode_struct.use_state
+        return observations.state_extra(self, info, data) if state else observations.always_observed(info, data)
 
     # ------------------------------------------------------------------ saving and restoring
     def get_state_dict(self) -> dict[str, Any]:
-        """The state of simulation and task, t and phase included: restored, an episode goes on identically."""
+        """The state of the simulation and the task, including t. A restored episode continues identically."""
         saved = super().get_state_dict()
         saved["task"] = saving.save_task(self.task_state, self._elapsed_steps, self._speeds)
         return saved
@@ -273,15 +273,15 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
 
-        The last action is not part of a state: as after a reset, it is zeros.
+        The last action is not saved: it becomes zeros, as after a reset.
         """
         if "task" in state_dict:
-            saving.check_task(state_dict["task"])  # before anything is overwritten
+            saving.check_task(state_dict["task"], self.task_state)  # before anything is overwritten
         index = torch.arange(self.num_envs, device=self.device)
         if env_idx is not None:
             # ManiSkill writes rows through a mask, in ascending order of the envs
             index, order = self._checked_env_idx(env_idx).sort()
-            state_dict = saving.take_rows(state_dict, order)
+            state_dict = tensors.take_rows(state_dict, order)
         super().set_state_dict(state_dict, None if env_idx is None else index)
         self._action[index] = 0.0
         if "task" in state_dict:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+from mani_skill.agents.base_agent import BaseAgent
 from mani_skill.utils import common
 from torch import Tensor
 
@@ -14,9 +15,6 @@ from mikasa_robo.deprecation import renamed_attributes
 
 from .phases import PHASES
 from .step_data import StepData
-
-if TYPE_CHECKING:
-    from .env import MemoryEnv
 
 VISUAL = ("rgb", "depth", "segmentation")
 MODES = ("state", "objects", "joints", "oracle", "prompt", *VISUAL)
@@ -28,7 +26,7 @@ MANISKILL_MODES = ("none", "state_dict", "sensor_data", "pointcloud")
 @renamed_attributes({"pictures": "images"})
 @dataclass(frozen=True)
 class ObservationModes:
-    """The parts that were asked for.
+    """The parts of an observation that ``obs_mode`` asks for.
 
     Args:
         parts: some of `MODES`, in their order; empty for one of ManiSkill's own modes.
@@ -78,12 +76,41 @@ def parse_modes(obs_mode: str | None) -> ObservationModes:
     return ObservationModes(parts, "state" if parts == ("state",) else "+".join(visual) or "state_dict")
 
 
-def always_observed(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
-    """What ManiSkill's ``extra`` holds in every mode: the TCP pose (N, 7) and the prompt, if ``task`` has one."""
+class ObservedTask(Protocol):
+    """The part of `MemoryEnv` that observations are made from; see `TaskHooks` for the hooks."""
+
+    agent: BaseAgent
+    device: torch.device
+    _object_features: Tensor
+
+    @property
+    def horizon(self) -> int:
+        """Length of an episode in control steps."""
+
+    @property
+    def task_state(self) -> Any:
+        """The task's state of the N running episodes."""
+
+    def layout(self, s: Any, elapsed: Tensor, /) -> tuple[Tensor, Tensor]:
+        """A hook."""
+
+    def visible_poses(self, s: Any, data: StepData, /) -> tuple[Tensor, Tensor]:
+        """A hook."""
+
+    def state_features(self, s: Any, data: StepData, /) -> dict[str, Tensor]:
+        """A hook."""
+
+    def _get_obs_agent(self) -> dict[str, Any]: ...
+
+    def _get_obs_sensor_data(self) -> dict[str, dict[str, Tensor]]: ...
+
+
+def always_observed(info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+    """What ManiSkill's ``extra`` holds in every mode: the TCP pose (N, 7) and the prompt, if the task has one."""
     return {"tcp_pose": data.tcp, **({"prompt": info["prompt"]} if "prompt" in info else {})}
 
 
-def state_extra(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+def state_extra(task: ObservedTask, info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
     """What the ``state`` observation holds beside the robot's joints, in its order.
 
     Returns:
@@ -91,7 +118,7 @@ def state_extra(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -
         objects, then the task's own features.
     """
     visible, _ = task.layout(task.task_state, data.elapsed)
-    extra = always_observed(task, info, data)
+    extra = always_observed(info, data)
     extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
     extra["time"] = (data.elapsed / task.horizon).to(torch.float32)[:, None]
     extra["visible"] = visible.to(torch.float32)
@@ -101,29 +128,30 @@ def state_extra(task: MemoryEnv[Any], info: Mapping[str, Any], data: StepData) -
     return extra
 
 
-def object_view(visible: Tensor, poses: Tensor, codes: Tensor) -> Tensor:
+def object_view(visible: Tensor, poses: Tensor, features: Tensor) -> Tensor:
     """What a perfect perception system would report about K objects at this instant.
 
     Args:
         visible: (N, K) bool.
         poses: (N, K, 7) position (m) and quaternion wxyz.
-        codes: (K, C) what each object is.
+        features: (K, C) what each object is, see `TaskHooks.object_features`.
 
     Returns:
-        (N, K * (8 + C)) float32: for each object a flag, its pose with a quaternion of w >= 0, its code; zeros where it
-        is not visible.
+        (N, K * (8 + C)) float32: for each object a visible flag, its pose with a quaternion of w >= 0, its features;
+        zeros where it is not visible.
     """
-    sign = torch.where(poses[..., 3:4] < 0, -1.0, 1.0)  # q and -q are one rotation: the sign would count turns
+    # q and -q are the same rotation; their sign would tell how often the object has turned
+    sign = torch.where(poses[..., 3:4] < 0, -1.0, 1.0)
     canonical = torch.cat([poses[..., :3], poses[..., 3:] * sign], dim=-1)
     flag = visible[..., None].to(torch.float32)
-    told = torch.cat([flag, canonical.to(torch.float32), codes.expand(len(poses), -1, -1)], dim=-1)
+    told = torch.cat([flag, canonical.to(torch.float32), features.expand(len(poses), -1, -1)], dim=-1)
     return torch.where(visible[..., None], told, torch.zeros_like(told)).flatten(1)
 
 
 def flat_observation(
-    task: MemoryEnv[Any], modes: ObservationModes, info: Mapping[str, Any], data: StepData
+    task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any], data: StepData
 ) -> dict[str, Tensor]:
-    """The flat dict of the present moment, see `MemoryEnv`; only the parts that were asked for are computed.
+    """The observation now as a flat dict, see `MemoryEnv`; only the parts that were asked for are computed.
 
     Args:
         task: the environment.

@@ -1,11 +1,11 @@
 """NumPy's default generator, PCG64, for many environments at once and on any device.
 
-The episode that a seed means is defined by ``numpy.random.default_rng``. Here the generators of N environments are
-tensors: b of them are drawn from by a fixed number of tensor operations, without a loop over environments and without
-waiting for the GPU, and give the same numbers to the last bit.
+Seeds define episodes through ``numpy.random.default_rng``. Here the generators of N environments are tensors. A draw from
+b of them takes a fixed number of tensor operations, loops over no environment and does not wait for a GPU. The numbers are
+NumPy's to the last bit.
 
 The algorithm is O'Neill's PCG XSL-RR 128/64 (https://www.pcg-random.org). Its state is a 128-bit number s that goes to
-a·s + c modulo 2¹²⁸ with every number drawn, c being the generator's own. Tensors have no such numbers, so each is held as
+a·s + c modulo 2¹²⁸ with every number drawn; each generator has its own c. Torch has no 128-bit integers, so each is held as
 4 words of 32 bits in int64, the lowest first.
 """
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mikasa_robo.checks import whole_number
+
 CUE, DELAY, RESPONSE = 0, 1, 2
 PHASES = ("cue", "delay", "response")
 
@@ -29,9 +31,8 @@ class Timeline:
 
     def __post_init__(self) -> None:
         for name, least in (("cue", 1), ("delay", 0), ("response", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name}_steps={value!r} must be a whole number of control steps, at least {least}")
+            value = whole_number(f"{name}_steps", getattr(self, name), least, unit="control steps")
+            object.__setattr__(self, name, value)
         if not self.response and self.delay:
             raise ValueError(f"delay_steps={self.delay} without a response: use 0, or response_steps of at least 1")
 

@@ -14,7 +14,7 @@ CLOCK, SPEEDS = "elapsed_steps", "object_speeds"
 
 
 def save_task(task_state: object, elapsed: Tensor, speeds: Tensor) -> dict[str, Tensor]:
-    """Copies of all that a task remembers, each float32 (N, D).
+    """Copies of a task's state, each float32 (N, D).
 
     Args:
         task_state: the task's dataclass of tensors.
@@ -28,11 +28,12 @@ def save_task(task_state: object, elapsed: Tensor, speeds: Tensor) -> dict[str, 
     }
 
 
-def check_task(saved: Mapping[str, Tensor]) -> None:
+def check_task(saved: Mapping[str, Tensor], task_state: object) -> None:
     """Raises KeyError where ``saved`` lacks what `load_task` needs."""
     missing = {CLOCK, SPEEDS} - set(saved)
     if missing:
         raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another version")
+    state.check_flat(task_state, saved)
 
 
 def load_task(saved: Mapping[str, Tensor], task_state: object, elapsed: Tensor, speeds: Tensor, index: Tensor) -> None:
@@ -41,14 +42,6 @@ def load_task(saved: Mapping[str, Tensor], task_state: object, elapsed: Tensor, 
     elapsed[index] = fields.pop(CLOCK).reshape(-1).to(elapsed)
     speeds[index] = fields.pop(SPEEDS).to(speeds)
     state.load_flat(task_state, fields, index)
-
-
-def take_rows(nested: Mapping[str, Any], index: Tensor) -> dict[str, Any]:
-    """The rows ``index`` of every tensor or array of a nested dict, copied."""
-    return {
-        name: take_rows(value, index) if isinstance(value, Mapping) else torch.as_tensor(value)[index]
-        for name, value in nested.items()
-    }
 
 
 def write_rows(into: Mapping[str, Any], rows: Mapping[str, Any], index: Tensor) -> None:

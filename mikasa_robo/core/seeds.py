@@ -1,8 +1,9 @@
-"""Which episode a seed means, and an environment whose episodes follow from seeds."""
+"""Seeds of episodes, and an environment whose episodes depend on its seed alone."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -23,19 +24,27 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[tuple[int, int]]:
     """For each environment of ``index`` the pair (s, i) that its episode is drawn from.
 
     With an int, environment i gets (seed, i), whatever the other environments are; a seed of its own, s, gives (s, 0).
-    Raises ValueError where seeds are negative or not as many as environments.
+
+    Raises:
+        TypeError: a seed is not a whole number.
+        ValueError: seeds are negative, or not as many as environments.
     """
     keys: list[tuple[int, int]] = []
     if isinstance(seed, int | np.integer):
         keys = [(int(seed), i) for i in index]
     else:
+        if isinstance(seed, str | bytes) or not hasattr(seed, "__len__"):
+            raise TypeError(f"seed={seed!r} is a {type(seed).__name__}: give an int, or one seed for each environment")
         if len(seed) != len(index):
             raise ValueError(
                 f"seed holds {len(seed)} seeds for {len(index)} environments: give one for each, or an int"
             )
         for s in seed:
             first, second = s if isinstance(s, tuple) else (s, 0)
-            keys.append((int(first), int(second)))
+            try:
+                keys.append((operator.index(first), operator.index(second)))
+            except TypeError:
+                raise TypeError(f"seed={seed!r} holds {s!r}: give whole numbers, or pairs (seed, episode)") from None
     if any(min(key) < 0 for key in keys):
         raise ValueError(f"seed={seed!r} is negative: seeds are whole numbers of at least 0")
     return keys

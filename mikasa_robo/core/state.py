@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
@@ -36,15 +37,20 @@ def to_flat(state: object) -> dict[str, Tensor]:
     return flat
 
 
-def load_flat(state: object, flat: dict[str, Tensor], env_idx: Tensor) -> None:
+def check_flat(state: object, flat: Mapping[str, Tensor]) -> None:
+    """Raises KeyError where ``flat`` lacks fields of ``state``; the message names them."""
+    missing = set(_fields(state)) - set(flat)
+    if missing:
+        raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another task")
+
+
+def load_flat(state: object, flat: Mapping[str, Tensor], env_idx: Tensor) -> None:
     """The inverse of `to_flat`: writes rows (b, …) to the environments ``env_idx`` (b,).
 
     Raises:
         KeyError: fields are missing; the message names them.
     """
-    missing = set(_fields(state)) - set(flat)
-    if missing:
-        raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another task")
+    check_flat(state, flat)
     for name in _fields(state):
         tensor: Tensor = getattr(state, name)
         tensor[env_idx] = flat[name].to(tensor.device).reshape(len(env_idx), *tensor.shape[1:]).to(tensor.dtype)

@@ -1,4 +1,4 @@
-"""What a task is told about the simulation at each control step."""
+"""The state of the simulation that a task sees at each control step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepData:
     # reports up to 0.2 m/s for an object that closed fingers hold still.
     speeds: Tensor
     # (N, A) float32, the action of the last control step as `step` received it: not clipped, not scaled; zeros after a
-    # reset and after a step with the action None. Of shape (1, 0), which broadcasts, where nobody gave one.
+    # reset and after a step with the action None. Of shape (1, 0), which broadcasts, if no action was given.
     action: Tensor = field(default_factory=lambda: torch.zeros(1, 0))
 
     @property

@@ -1,4 +1,4 @@
-"""Rotations that look the same for a symmetric body, of which a perception system reports the smallest."""
+"""Rotations of a symmetric body that look the same. A perception system reports the smallest of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which simulator an environment gets, and which environments an index names."""
+"""The choice of the simulation backend, and the check of environment indices."""
 
 from __future__ import annotations
 
@@ -64,11 +64,16 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
         (b,) int64.
 
     Raises:
-        ValueError: an environment is named twice.
+        TypeError: neither whole numbers nor bools.
+        ValueError: an environment is named twice, or the number of bools is not N.
         IndexError: an environment that is not there.
     """
     index = torch.as_tensor(env_idx).reshape(-1)
+    if len(index) and (index.is_floating_point() or index.is_complex()):
+        raise TypeError(f"env_idx is {index.dtype}: name environments by whole numbers, or by one bool for each")
     if index.dtype == torch.bool:
+        if len(index) != num_envs:
+            raise ValueError(f"env_idx has {len(index)} bools for {num_envs} environments: give one for each")
         index = torch.nonzero(index).reshape(-1)
     index = index.to(torch.int64)
     if not tensors.reads_wait(index.device):

@@ -259,11 +259,12 @@ class Buffers:
     def read_velocities(self, rows: Tensor | np.ndarray | None = None) -> None:
         """Carries out a delayed fetch of velocities, for these rows or for all."""
         pending = self.velocities_pending
-        if rows is None:
-            wanted = np.flatnonzero(pending)
-        else:
-            named = (rows.numpy() if isinstance(rows, Tensor) else rows).reshape(-1)
-            wanted = named[pending[named]]
+        named = None if rows is None else (rows.numpy() if isinstance(rows, Tensor) else rows).reshape(-1)
+        if named is not None and (named < 0).any():
+            named = (
+                None  # a negative row counts from the end of the buffer that was indexed, which may be the shorter one
+            )
+        wanted = np.flatnonzero(pending) if named is None else named[pending[named]]
         if len(wanted):
             pending[wanted] = False
             velocities = self._read_velocities(wanted)

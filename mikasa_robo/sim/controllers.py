@@ -63,7 +63,7 @@ class SavedControllers:
         self._saved = [(holder, name, tensor.clone()) for holder, name, tensor in controller_tensors(agent, num_envs)]
 
     def restore(self, envs: Tensor) -> None:
-        """Gives it back to the environments in ``envs``, (N,) bool."""
+        """Restores the environments in ``envs``, (N,) bool."""
         for holder, name, old in self._saved:
             now = getattr(holder, name)
             now = now.raw_pose if hasattr(now, "raw_pose") else now

@@ -91,7 +91,7 @@ class CpuSystems:
         self.threads = self._pool.threads
 
     def close(self) -> None:
-        """Ends the threads and lets go of the scenes. May be called twice."""
+        """Ends the threads; steps that were not carried out are dropped. May be called twice."""
         if self._pool is not None:
             self._pool.close()
         self._pending_substeps = 0

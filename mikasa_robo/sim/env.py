@@ -19,9 +19,9 @@ import torch
 from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.utils.system.backend import BackendInfo
-from mani_skill.utils import common
 from torch import Tensor
 
+from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
@@ -70,7 +70,7 @@ class BatchedSimMixin(BaseEnv):
             reads the simulator's buffers accounts for ``scene.scene_offsets``.
     """
 
-    # not the same as having no scene: that is also the case while a reset builds a new one
+    # a flag of its own, because there is also no scene while a reset builds a new one
     _closed = False
 
     def __init__(
@@ -251,13 +251,16 @@ class BatchedSimMixin(BaseEnv):
             with self._forcing(range(self.num_envs)):
                 return super().reset(seed=seed, options=options)
         # ManiSkill writes rows through a mask, in ascending order of the envs
-        index = self._checked_env_idx(env_idx).sort().values
+        index, order = self._checked_env_idx(env_idx).sort()
+        options = {**(options or {}), "env_idx": index}
+        if "reset_to_env_states" in options:
+            options["reset_to_env_states"] = tensors.take_rows({"": options["reset_to_env_states"]}, order)[""]
         others = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         others[index] = False
         self._kept_controllers = (others, SavedControllers(self.agent, self.num_envs))
         try:
             with self._forcing(index):
-                return super().reset(seed=seed, options={**(options or {}), "env_idx": index})
+                return super().reset(seed=seed, options=options)
         finally:
             self._kept_controllers = None
 
@@ -300,7 +303,7 @@ class BatchedSimMixin(BaseEnv):
     def set_state_dict(self, state: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Sets the state of the simulation, of all envs or of those in ``env_idx``."""
         self._require_open()
-        with self._forcing(range(self.num_envs) if env_idx is None else common.to_numpy(env_idx).tolist()):
+        with self._forcing(range(self.num_envs) if env_idx is None else self._checked_env_idx(env_idx)):
             super().set_state_dict(state, env_idx)
 
     def _forcing(self, envs: Iterable[int] | Tensor) -> contextlib.AbstractContextManager[None]:

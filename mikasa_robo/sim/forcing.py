@@ -22,7 +22,7 @@ class ForcedRows:
     def __init__(self, scene_of_row: Mapping[str, np.ndarray], num_scenes: int) -> None:
         self._scene_of_row = scene_of_row
         self._num_scenes = num_scenes
-        # the last one counts; those before it belong to the blocks around it
+        # a stack: the last one is in force, those before it belong to the enclosing blocks
         self._masks = [self._rows_of([])]
 
     def _rows_of(self, scenes: Iterable[int]) -> dict[str, np.ndarray]:
