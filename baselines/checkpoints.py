@@ -274,13 +274,14 @@ class Checkpoints:
             )
         try:
             payload = load_checkpoint(found[-1], (RUN, RUN_1))
+            if payload["format"] == RUN_1:
+                _require_entries(payload, ("team_size", "optimizer"), found[-1])
+                payload["world_size"] = payload.pop("team_size")
+                payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
+            _require_entries(payload, ("algorithm", "world_size", "args"), found[-1])
         except CheckpointError as error:
             older = "move it away to continue from an older one" if len(found) > 1 else "start a new run"
             raise CheckpointError(f"--resume {run_dir}: {error}; {older}") from error
-        if payload["format"] == RUN_1:
-            payload["world_size"] = payload.pop("team_size")
-            payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
-        _require_entries(payload, ("algorithm", "world_size", "args"), found[-1])
         _split_modules(payload["args"])
         return payload
 

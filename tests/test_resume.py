@@ -216,7 +216,7 @@ def test_a_run_keeps_its_folder_until_its_last_file_is_written(
         pass
 
 
-@pytest.mark.parametrize("damage", ["cut short", "a policy", "a pickle", "empty"])
+@pytest.mark.parametrize("damage", ["cut short", "a policy", "a pickle", "empty", "an entry less"])
 def test_a_damaged_checkpoint_is_named_and_an_older_one_can_be_used(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,7 +224,8 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_can_be_used(
     run_dir.mkdir()
     store = Checkpoints(run_dir, keep=2)
     for step in (1, 2, 3):
-        store.save(step, {"weights": torch.full((1000,), float(step))})
+        weights = torch.full((1000,), float(step))
+        store.save(step, {"weights": weights, "algorithm": "ppo-mlp", "world_size": 1, "args": {}})
     older, newest = sorted(run_dir.iterdir())
     assert Checkpoints.load_newest(run_dir)["step"] == 3
     data = newest.read_bytes()
@@ -234,6 +235,8 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_can_be_used(
         save_checkpoint(newest, {"format": "mikasa/ppo-lstm/1"})
     elif damage == "a pickle":
         torch.save({"format": "mikasa/run/1", "path": tmp_path}, newest)
+    elif damage == "an entry less":
+        store.save(3, {"algorithm": "ppo-mlp", "world_size": 1})
     else:
         newest.write_bytes(b"")
     with pytest.raises(CheckpointError, match=rf"{newest.name}.*move it away to continue from an older one"):

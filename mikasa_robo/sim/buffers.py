@@ -87,7 +87,7 @@ class BodyData(Tensor):
         if func in _INDEXING and type(args[0]) is cls and args[0].is_buffer:
             index, poses_only = args[1], _is_poses_only(args[1])
             if not poses_only:
-                args[0].owner.read_velocities(_rows_named(index))
+                args[0].owner.read_velocities(_rows_named(index), args[0])
             if poses_only or func is Tensor.__setitem__ or _names_rows(index):
                 # nothing to follow: a view without velocities, an assignment, or a copy
                 with torch._C.DisableTorchFunctionSubclass():
@@ -256,14 +256,19 @@ class Buffers:
         if self._velocities_at_once:
             self.read_velocities()
 
-    def read_velocities(self, rows: Tensor | np.ndarray | None = None) -> None:
-        """Carries out a delayed fetch of velocities, for these rows or for all."""
+    def read_velocities(self, rows: Tensor | np.ndarray | None = None, of: Tensor | None = None) -> None:
+        """Carries out a delayed fetch of velocities.
+
+        Args:
+            rows: row numbers; None: all rows. A negative number counts from the end of ``of``.
+            of: the buffer that was indexed, if it may be shorter than ``body_data``.
+        """
         pending = self.velocities_pending
         named = None if rows is None else (rows.numpy() if isinstance(rows, Tensor) else rows).reshape(-1)
         if named is not None and (named < 0).any():
-            named = (
-                None  # a negative row counts from the end of the buffer that was indexed, which may be the shorter one
-            )
+            with torch._C.DisableTorchFunctionSubclass():
+                length = len(pending) if of is None else of.shape[0]
+            named = np.where(named < 0, named + length, named)
         wanted = np.flatnonzero(pending) if named is None else named[pending[named]]
         if len(wanted):
             pending[wanted] = False
