@@ -30,6 +30,7 @@ from .controllers import SavedControllers, controller_tensors, leaf_controllers,
 from .kinematics import BatchedCpuKinematics
 from .materials import undrawn_materials
 from .render import require_rendering
+from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
@@ -72,6 +73,9 @@ class BatchedSimMixin(BaseEnv):
 
     # a flag of its own, because there is also no scene while a reset builds a new one
     _closed = False
+    # of a single environment: whether anything was simulated, and what makes its scene new
+    _simulated = False
+    _renewal: SceneRenewal | None = None
 
     def __init__(
         self,
@@ -238,7 +242,7 @@ class BatchedSimMixin(BaseEnv):
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
                 raise ValueError(f"the action of env {bad} is NaN")
-        self._acts = action is not None
+        self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 
     def reset(
@@ -268,6 +272,26 @@ class BatchedSimMixin(BaseEnv):
         # a single environment only sets velocities here; everything else is set once, after the episode's start is known
         with self._forcing([]):
             super()._clear_sim_state()
+
+    def _renew_physics(self, envs: Tensor) -> None:
+        """Makes PhysX forget all that it has simulated in ``envs`` (N,) bool; see `SceneRenewal`.
+
+        It keeps their state. Does nothing on a GPU, where all environments share one scene, and with
+        ``parallel_in_single_scene`` only if all environments are named.
+        """
+        scene = self.scene
+        if isinstance(scene, BatchedCpuScene):
+            if not scene.parallel_in_single_scene:
+                scene.px.renew(torch.nonzero(envs).flatten().tolist())
+            elif envs.all():
+                scene.px.renew([0])
+        elif not scene.gpu_sim_enabled and self._simulated:
+            if self._renewal is None:
+                self._renewal = SceneRenewal(scene.sub_scenes, [scene.px])
+            scene.px = None
+            self._renewal.renew([0])
+            (scene.px,) = self._renewal.systems
+            self._simulated = False
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""
@@ -318,6 +342,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _clear(self) -> None:
         scene = self.scene
+        self._renewal, self._simulated = None, False
         super()._clear()
         if isinstance(scene, BatchedCpuScene):
             scene.close()

@@ -74,7 +74,7 @@ class BatchedCpuPhysx(CpuSystems):
     cuda_articulation_target_qvel: CpuArray
     cuda_articulation_link_incoming_joint_forces: CpuArray
 
-    def __init__(self, scenes: Sequence[sapien.Scene], threads: int, debug: bool) -> None:
+    def __init__(self, scenes: list[sapien.Scene], threads: int, debug: bool) -> None:
         super().__init__(scenes, threads)
         self.debug = debug
 
@@ -96,7 +96,7 @@ class BatchedCpuPhysx(CpuSystems):
             self._layout, self.debug, self._reader.velocities, self._reader.read_joint_accelerations
         )
         self._strictness = self._buffers.strictness
-        self._contacts = ContactReader(self._layout, self._strictness)
+        self._contacts = ContactReader(self._layout, self._systems, self._strictness)
         of_articulation = self._layout.articulation_scene
         self._forced = ForcedRows(
             {RIGID: self._layout.body_scene}
@@ -130,6 +130,12 @@ class BatchedCpuPhysx(CpuSystems):
     def _read_scene(self, scene: int) -> None:
         # now, as the scene is in the cache: once other scenes have pushed it out, this takes several times as long
         self._contacts.read(scene)
+
+    def _after_renewal(self, scenes: list[int], stayed: list[int]) -> None:
+        self._reader.forget(scenes)
+        if stayed:
+            self._reader.forget_layout()
+        self._contacts.forget(scenes)
 
     def forcing(self, scenes: Iterable[int]) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these scenes is applied, changed or not; see `ForcedRows`."""

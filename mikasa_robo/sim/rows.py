@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,11 @@ class RowLayout:
     every articulation in the same order. ``cuda_articulation_*`` hold one row per articulation.
 
     Args:
-        scenes: the sub-scenes, complete.
+        scenes: the sub-scenes, complete. The list is kept: a scene in it may be replaced by one with the same bodies.
     """
 
-    def __init__(self, scenes: Sequence[sapien.Scene]) -> None:
-        self.scenes = list(scenes)
+    def __init__(self, scenes: list[sapien.Scene]) -> None:
+        self.scenes = scenes
         self.bodies: list[physx.PhysxRigidDynamicComponent] = []
         self.articulations: list[physx.PhysxArticulation] = []
         body_scene: list[int] = []
