@@ -83,8 +83,7 @@ class SeededEnv(BatchedSimMixin):
 
     def _clear_sim_state(self) -> None:
         # what was simulated before must not show in the new episodes
-        self._renew_physics(self.scene._reset_mask)
-        super()._clear_sim_state()
+        self._clear_sim_history()
 
     def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
         """The next ``columns`` uniform numbers of the environments ``env_idx`` (b,)."""

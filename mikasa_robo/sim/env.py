@@ -273,17 +273,21 @@ class BatchedSimMixin(BaseEnv):
         with self._forcing([]):
             super()._clear_sim_state()
 
-    def _renew_physics(self, envs: Tensor) -> None:
-        """Makes PhysX forget all that it has simulated in ``envs`` (N,) bool; see `SceneRenewal`.
+    def _clear_sim_history(self) -> None:
+        """`_clear_sim_state`, and PhysX forgets all that it has simulated in the envs being reset; see `SceneRenewal`.
 
-        It keeps their state. Does nothing on a GPU, where all environments share one scene, and with
-        ``parallel_in_single_scene`` only if all environments are named.
+        On a GPU it forgets nothing, as all envs share one scene there. With ``parallel_in_single_scene`` on CPU it does so
+        only if all are reset.
         """
         scene = self.scene
+        if isinstance(scene, BatchedCpuScene) and not scene.parallel_in_single_scene:
+            envs = torch.nonzero(scene._reset_mask).flatten().tolist()
+            scene.px.renew(envs)
+            # the end of the reset applies this and fetches it: what ManiSkill does here, it would do twice
+            scene.px.stop(envs)
+            return
         if isinstance(scene, BatchedCpuScene):
-            if not scene.parallel_in_single_scene:
-                scene.px.renew(torch.nonzero(envs).flatten().tolist())
-            elif envs.all():
+            if scene._reset_mask.all():
                 scene.px.renew([0])
         elif not scene.gpu_sim_enabled and self._simulated:
             if self._renewal is None:
@@ -292,6 +296,7 @@ class BatchedSimMixin(BaseEnv):
             self._renewal.renew([0])
             (scene.px,) = self._renewal.systems
             self._simulated = False
+        BatchedSimMixin._clear_sim_state(self)
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""

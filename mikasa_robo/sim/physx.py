@@ -105,7 +105,6 @@ class BatchedCpuPhysx(CpuSystems):
         )
         for name, array in self._buffers.arrays().items():
             setattr(self, name, array)
-        self._link_rows = np.arange(self._layout.num_bodies, self._layout.num_bodies + self._layout.num_links)
         self._kinematics_outdated = np.zeros(self._layout.num_articulations, dtype=bool)
         # articulations of which a drive target was set since the last step
         self._woken = np.zeros(self._layout.num_articulations, dtype=bool)
@@ -130,6 +129,13 @@ class BatchedCpuPhysx(CpuSystems):
     def _read_scene(self, scene: int) -> None:
         # now, as the scene is in the cache: once other scenes have pushed it out, this takes several times as long
         self._contacts.read(scene)
+
+    def stop(self, scenes: Iterable[int]) -> None:
+        """Sets all velocities of these scenes to zero in the buffers. They wait for their ``gpu_apply_*``."""
+        self._finish_steps()
+        stopped = np.zeros(len(self._scenes), dtype=bool)
+        stopped[list(scenes)] = True
+        self._buffers.stop(stopped[self._layout.row_scene], stopped[self._layout.articulation_scene])
 
     def _after_renewal(self, scenes: list[int], stayed: list[int]) -> None:
         self._reader.forget(scenes)
@@ -182,7 +188,8 @@ class BatchedCpuPhysx(CpuSystems):
         return rows[differs[rows]]
 
     def _before_articulations_change(self, rows: np.ndarray) -> None:
-        self._buffers.read_velocities(self._link_rows)
+        starts, links = self._layout.link_start, self._layout.links
+        self._buffers.read_velocities(np.concatenate([np.arange(starts[r], starts[r] + len(links[r])) for r in rows]))
         self._buffers.read_joint_accelerations()
         self._reader.forget(self._layout.articulation_scene[rows].tolist())
 

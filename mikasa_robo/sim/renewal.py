@@ -10,6 +10,7 @@ all bodies from a scene and adding them again does not either. A new scene does,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import sapien
@@ -20,6 +21,18 @@ _PHYSICAL = (
     physx.PhysxRigidStaticComponent,
     physx.PhysxArticulationLinkComponent,
 )
+
+
+@dataclass
+class _Content:
+    """What moves from scene to scene."""
+
+    entities: list[sapien.Entity]
+    """The entities with a body, in the order in which they were built."""
+    numbers: list[int]
+    """Their ``per_scene_id``, which segmentation images show."""
+    others: list[sapien.System]
+    """The systems of the scene but PhysX."""
 
 
 class SceneRenewal:
@@ -37,7 +50,7 @@ class SceneRenewal:
     def __init__(self, scenes: list[sapien.Scene], systems: list[physx.PhysxCpuSystem]) -> None:
         self._scenes: list[Any] = scenes
         self.systems: list[Any] = systems
-        self._bodies: list[list[sapien.Entity] | None] = [None] * len(scenes)
+        self._contents: list[_Content | None] = [None] * len(scenes)
         self._left: list[sapien.Scene] = []
 
     def renew(self, index: Iterable[int]) -> list[int]:
@@ -50,43 +63,41 @@ class SceneRenewal:
 
     def _renew(self, i: int) -> bool:
         scene, system = self._scenes[i], self.systems[i]
-        bodies = self._bodies[i]
-        if bodies is None:
-            bodies = self._bodies[i] = [
-                entity
-                for entity in scene.entities
-                if any(isinstance(component, _PHYSICAL) for component in entity.components)
-            ]
-        numbers = [entity.per_scene_id for entity in bodies]
-        for entity in bodies:
+        content = self._contents[i]
+        if content is None:
+            content = self._contents[i] = _content(scene)
+        for entity in content.entities:
             scene.remove_entity(entity)
-        shared = _render_systems(scene)
-        timestep, config = system.timestep, system.config
         stayed = bool(scene.entities)
         if stayed:
             self._left.append(scene)
+        timestep, config = system.timestep, system.config
         self._scenes[i] = self.systems[i] = None
         del scene, system
         physx.set_scene_config(config)
         system = physx.PhysxCpuSystem()
         system.timestep = timestep
-        scene = sapien.Scene([system, *shared])
-        _add(scene, bodies, numbers)
+        scene = sapien.Scene([system, *content.others])
+        _add(scene, content)
         self._scenes[i], self.systems[i] = scene, system
         return stayed
 
 
-def _render_systems(scene: sapien.Scene) -> list[sapien.render.RenderSystem]:
+def _content(scene: sapien.Scene) -> _Content:
+    entities = [
+        entity for entity in scene.entities if any(isinstance(component, _PHYSICAL) for component in entity.components)
+    ]
     try:
-        return [scene.render_system]
+        others = [scene.render_system]
     except RuntimeError:  # it has none
-        return []
+        others = []
+    return _Content(entities, [entity.per_scene_id for entity in entities], others)
 
 
-def _add(scene: sapien.Scene, entities: list[sapien.Entity], numbers: list[int]) -> None:
-    """Adds entities so that each gets its number, which segmentation images show."""
+def _add(scene: sapien.Scene, content: _Content) -> None:
+    """Adds the entities, each with its number."""
     following = 1
-    for entity, number in zip(entities, numbers, strict=True):
+    for entity, number in zip(content.entities, content.numbers, strict=True):
         while following < number:  # the number of one that stayed behind
             gap = sapien.Entity()
             scene.add_entity(gap)

@@ -52,6 +52,10 @@ class RowLayout:
         # row of the root link of each articulation
         self.link_start = np.cumsum([0, *(len(links) for links in self.links)])[:-1] + self.num_bodies
 
+        # scene of each row of body data
+        link_scene = np.repeat(self.articulation_scene, [len(links) for links in self.links])
+        self.row_scene = np.concatenate([self.body_scene, link_scene])
+
         self._row: dict[Any, int] = {body: row for row, body in enumerate(self.bodies)}
         self._row |= {articulation: row for row, articulation in enumerate(self.articulations)}
         self._row |= {link: self.num_bodies + k for k, link in enumerate(self.all_links)}
