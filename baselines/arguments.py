@@ -54,6 +54,15 @@ SET_BY_TRAINING = (
 """Arguments of environments that training sets itself, or needs at their defaults."""
 
 
+MOST_ENVS = 65_536
+MOST_STEPS = 1_000_000
+MOST_TILES = 256
+MOST_SEED = 2**32 - 1
+"""NumPy's and some environments' limit."""
+MOST_THREADS = 1024
+MOST_WORKERS_PER_CORE = 16
+
+
 class ArgumentError(ValueError):
     """An argument cannot be used; the message names it, its value and the fix."""
 
@@ -70,10 +79,9 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
 def device_works(device: str | None) -> bool:
     """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
+        return torch.zeros(1, device=device).item() == 0.0  # a "meta" tensor has no value
+    except Exception:  # what torch raises depends on the device
         return False
-    return True
 
 
 def nearest_divisor(number: int, wish: int) -> int:
@@ -82,7 +90,8 @@ def nearest_divisor(number: int, wish: int) -> int:
     >>> nearest_divisor(4096, 10)
     8
     """
-    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wish))
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return min((*small, *(number // d for d in reversed(small))), key=lambda d: abs(d - wish))
 
 
 def world_size() -> int:
@@ -256,18 +265,29 @@ class CommonArgs:
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         for minimum, names in (
-            (1, "num_envs num_steps stagger_groups keep_checkpoints"),
-            (1, "eval_episodes eval_num_envs video_episodes"),
-            (0, "seed eval_every checkpoint_every eval_seed final_eval_seed torch_threads"),
+            (1, "stagger_groups keep_checkpoints eval_episodes"),
+            (0, "eval_every checkpoint_every"),
         ):
             require(self, names, functools.partial(operator.le, minimum), f"use at least {minimum}")
-        require(self, "learning_rate", lambda value: value > 0.0, "use a value above 0")
-        require(self, "init_log_std", lambda value: True, "use a number")
+        for low, high, names in (
+            (1, MOST_ENVS, "num_envs eval_num_envs"),
+            (1, MOST_STEPS, "num_steps"),
+            (1, MOST_TILES, "video_episodes"),
+            (0, MOST_SEED, "seed"),
+            (0, MOST_SEED // 2, "eval_seed final_eval_seed"),
+            (0, MOST_THREADS, "torch_threads"),
+            (-20, 10, "init_log_std"),
+        ):
+            require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
+        require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
         read_env_kwargs(self.env_kwargs)
         self.read_network_kwargs()
         require(self, "device", device_works, "use cpu, or leave it out")
         if self.num_workers is not None:
-            require(self, "num_workers", lambda value: 1 <= value <= self.num_envs, "use 1 to --num-envs")
+            most = min(self.num_envs, MOST_WORKERS_PER_CORE * (os.cpu_count() or 1))
+            require(
+                self, "num_workers", lambda value: 1 <= value <= most, f"use 1 to {most}: --num-envs, and the cores"
+            )
         if self.compile == "cuda-graphs" and not torch.cuda.is_available():
             raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
         if self.track:

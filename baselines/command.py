@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import functools
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from .environments import (
     make_gymnasium_env,
     make_training_env,
 )
+from .files import why_not_writable
 from .loggers import configure_logging, require_free
 from .presets import choose_preset
 from .registry import NETWORKS, RegistryError, use_algorithm, use_network
@@ -52,8 +54,8 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
         with join_processes() as dist:
             args = parse_args(spec.load().args_type, argv, f"mikasa train {algorithm}")
             args.check()
-            if args.resume is None and dist.is_main:
-                require_free(args.default_run_dir())
+            if dist.is_main:
+                _require_run_dir(args)
             check_env_id(args.env_id, args.env_module)
             training.train(args, env_factory(args, dist), ["mikasa", "train", algorithm, *argv], dist)
     except (ArgumentError, CheckpointError, EnvIdError, RegistryError, FileExistsError) as error:
@@ -63,14 +65,33 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise
         print(f"{error}; make room, then continue with --resume", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "the machine has no more"
+        print(
+            f"too little memory ({reason}); use fewer --num-envs or --num-steps, or a smaller network", file=sys.stderr
+        )
         return 2
     except KeyboardInterrupt:
         print("interrupted; the run folder keeps what was written so far", file=sys.stderr)
         return 130
     return 0
+
+
+def _require_run_dir(args: CommonArgs) -> None:
+    """Raise ArgumentError where the folder of the run cannot be written to, FileExistsError where something is in it."""
+    option = "--run-dir" if args.resume is None else "--resume"
+    run_dir = args.default_run_dir() if args.resume is None else args.resume
+    problem = why_not_writable(run_dir, "checkpoint.pt")
+    if problem is not None and not os.path.isfile(run_dir):
+        raise ArgumentError(f"{option} {run_dir}: {problem}; choose another folder")
+    if args.resume is None:
+        require_free(run_dir)
 
 
 def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args:

@@ -25,6 +25,8 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from mikasa_robo.partial_files import remove_leftovers
+
 from .files import write_atomically
 
 __all__ = [
@@ -75,6 +77,7 @@ def sole_writer(run_dir: Path) -> Iterator[None]:
             ) from error
         except OSError as error:  # some network file systems have no locks
             log.warning("%s cannot be locked (%s): make sure that only one process trains there", run_dir, error)
+        remove_leftovers(run_dir)
         yield
     finally:
         os.close(folder)

@@ -373,7 +373,7 @@ def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
         ArgumentError: the run is complete, or was started with another algorithm or number of processes.
         CheckpointError: there is no checkpoint that can be read.
     """
-    if (run_dir / "final_eval.json").exists():
+    if os.path.exists(run_dir / "final_eval.json"):  # no error for a name that no folder can have
         raise ArgumentError(f"--resume {run_dir} is complete: final_eval.json is there; start a new run instead")
     saved = Checkpoints.load_newest(run_dir)
     if saved["algorithm"] != algorithm:
