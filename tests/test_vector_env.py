@@ -30,7 +30,7 @@ def assert_equal(a: Any, b: Any, path: str = "") -> None:
         assert a.keys() == b.keys(), (path, a.keys() ^ b.keys())
         for name in a:
             assert_equal(a[name], b[name], f"{path}/{name}")
-    elif getattr(a, "dtype", None) == object:
+    elif isinstance(a, np.ndarray) and a.dtype.kind == "O":
         for x, y in zip(a, b, strict=True):
             assert (x is None) == (y is None), path
             assert_equal(x, y, path)
