@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @cache
 def why_no_rendering() -> str | None:
-    """Return why SAPIEN cannot draw here, or None if it can. Asked in another process: a bad driver may crash it."""
+    """Return why SAPIEN cannot draw here, or None if it can. Asked in another process: a bad driver may crash it.
+
+    scripts/test.sh has just asked, and says by MIKASA_RENDERING if it works.
+    """
+    if os.environ.get("MIKASA_RENDERING") == "works":
+        return None
     check = subprocess.run(
         ["bash", str(ROOT / "scripts" / "setup.sh"), "--check-rendering"],
         env={**os.environ, "PYTHON": sys.executable},
@@ -39,8 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, those of a module that are about one environment ID stay together.
 
     So do those about none. Environments that fixtures share are built once, and a long module is spread all the same.
+    All tests that draw are in one process, as the first picture of a process takes seconds.
     """
     for item in items:
+        if item.get_closest_marker("render") is not None:
+            item.add_marker(pytest.mark.xdist_group("render"))
+            continue
         params = (
             item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         )
