@@ -172,7 +172,6 @@ def summarize(
     Raises:
         FloatingPointError: a figure is not finite.
     """
-    # The ratio of the first minibatch is 1, so there is at least one minibatch.
     *sums, clipped = dist.sum(torch.stack(losses)).unbind(dim=1)
     figures = torch.stack([*sums, torch.stack(kls), clipped], dim=1)
     row = mean_figures(figures, values, returns)

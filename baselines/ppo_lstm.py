@@ -216,7 +216,7 @@ def update(
         log_prob, entropy, value = evaluate(network, obs, batch, envs)
         log_ratio = log_prob - batch.log_probs[:, envs]
         kl = approximate_kl(log_ratio, count, dist)
-        if args.target_kl > 0.0 and kl > args.target_kl:
+        if losses and args.target_kl > 0.0 and kl > args.target_kl:
             break
         policy_loss, clipped = clipped_loss(log_ratio, advantages[:, envs], count, args, dist)
         value_loss = 0.5 * (value - returns[:, envs]).square().sum() / count
@@ -256,15 +256,6 @@ class PPOLSTM(PPO):
     def on_episode_start(self, starts: Tensor) -> None:
         """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
         self.starts = starts.to(self.network.device)
-
-    @torch.no_grad()
-    def act(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for raw observations (N, …); updates the recurrent state."""
-        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
-        distribution, _, self.state = self.network.step(normalized, self.state, self.starts)
-        noise = self.network.sample_noise(len(self.starts), self.generator, self.dist)
-        action: Tensor = self.network.action.to_env(distribution.sample(noise))
-        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name; continues from the recurrent state of the last rollout."""

@@ -26,7 +26,7 @@ from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
 from .protocol import FeedForwardNetwork
-from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
+from .spaces import Obs, cat_tensors, map_tensors, stack_tensors
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
 
@@ -164,7 +164,7 @@ def update(
         log_prob, entropy, value = network.evaluate(map_tensors(lambda x: x[index], obs), actions[index])  # noqa: B023
         log_ratio = log_prob - old_log_probs[index]
         kl = approximate_kl(log_ratio, count, dist)
-        if args.target_kl > 0.0 and kl > args.target_kl:
+        if losses and args.target_kl > 0.0 and kl > args.target_kl:
             break
         policy_loss, clipped = clipped_loss(log_ratio, flat_advantages[index], count, args, dist)
         value_loss = 0.5 * (value - flat_returns[index]).square().sum() / count
@@ -184,15 +184,6 @@ class PPOMLP(PPO):
 
     def on_episode_start(self, starts: Tensor) -> None:
         """Without memory it does not matter where episodes begin."""
-
-    @torch.no_grad()
-    def act(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for raw observations (N, …)."""
-        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
-        distribution = self.network.action_distribution(normalized)
-        noise = self.network.sample_noise(batch_size(obs), self.generator, self.dist)
-        action: Tensor = self.network.action.to_env(distribution.sample(noise))
-        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name."""
