@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-import torch
 import tyro
 
 from mikasa_robo.deprecation import renamed_attributes
@@ -68,6 +67,8 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
 
 def device_works(device: str | None) -> bool:
     """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
+    import torch  # not above: `--help` must not load it
+
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
@@ -267,8 +268,11 @@ class CommonArgs:
         require(self, "device", device_works, "use cpu, or leave it out")
         if self.num_workers is not None:
             require(self, "num_workers", lambda value: 1 <= value <= self.num_envs, "use 1 to --num-envs")
-        if self.compile == "cuda-graphs" and not torch.cuda.is_available():
-            raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
+        if self.compile == "cuda-graphs":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
         if self.track:
             importlib.import_module("wandb")  # if it is missing, fail before there is a run folder
         self.check_batch()
