@@ -10,10 +10,11 @@ import math
 import operator
 import os
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -303,7 +304,7 @@ class CommonArgs:
         """The arguments that `to_dict` described; ones that a former version did not have get their defaults.
 
         Raises:
-            ArgumentError: this version does not have one of the arguments.
+            ArgumentError: this version does not have one of the arguments, or it has a value of another type.
         """
         unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
@@ -314,6 +315,26 @@ class CommonArgs:
         arguments: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
+        hints = get_type_hints(cls)
+        for name, value in arguments.items():
+            if not _fits(value, hints[name]):
+                raise ArgumentError(f"the argument {name} of {cls.algorithm} cannot be {value!r}")
         for name in ("run_dir", "resume", "init_from"):
             arguments[name] = None if arguments.get(name) is None else Path(arguments[name])
         return cls(**arguments)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a file is one of a field with this type. Types that arguments do not have are not checked."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin is tuple and len(inner) == 2 and inner[1] is Ellipsis:
+        return isinstance(value, tuple) and all(_fits(one, inner[0]) for one in value)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    if hint in (str, bool, Path, type(None)):
+        return isinstance(value, str if hint is Path else hint)
+    return True
