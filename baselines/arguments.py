@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import torch
 import tyro
 
 from mikasa_robo.deprecation import renamed_attributes
@@ -78,6 +77,8 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
 
 def device_works(device: str | None) -> bool:
     """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
+    import torch  # not above: `--help` must not load it
+
     try:
         return torch.zeros(1, device=device).item() == 0.0  # a "meta" tensor has no value
     except Exception:  # what torch raises depends on the device
@@ -296,8 +297,11 @@ class CommonArgs:
             require(
                 self, "num_workers", lambda value: 1 <= value <= most, f"use 1 to {most}: --num-envs, and the cores"
             )
-        if self.compile == "cuda-graphs" and not torch.cuda.is_available():
-            raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
+        if self.compile == "cuda-graphs":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
         if self.track:
             importlib.import_module("wandb")  # if it is missing, fail before there is a run folder
         self.check_batch()

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from mikasa_robo.deprecation import deprecated_names
+from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, read_policy, save_policy
@@ -150,7 +151,8 @@ def _train(
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
             run.logger = RunLogger(run_dir, args.to_dict(), wandb, None if saved is None else saved["step"])
             stack.callback(run.logger.close)
-        run.learn()
+        with finish_first():  # an interrupted run saves its policy
+            run.learn()
         if not dist.is_main:
             return {}
         final = run.evaluate(args.final_eval_seed, plan.final_episodes)
