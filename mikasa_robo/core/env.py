@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+from mani_skill.agents.base_agent import BaseAgent
 from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 from mani_skill.utils import common
 from torch import Tensor
@@ -57,6 +58,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         reward_scales: weights of some reward terms, to replace the task's own: ``{"reach": 2.0, "still": 0.0}``. The
             other terms keep theirs. ``normalized_dense`` is divided by the new maximum, so it stays in [0, 1] and is 1
             exactly at success.
+        robot_uids: "panda_wristcam" or "panda"; a task of your own may have others in SUPPORTED_ROBOTS.
         robot_init_qpos_noise: standard deviation of the arm joints at the start, rad.
         obs_layout: "flat", as above; "maniskill": what ManiSkill's wrappers read, see `observations.nested_observation`.
         robot_visuals: as in `BatchedSimMixin`, but "auto" by default: low-poly where the CPU renders observations.
@@ -77,7 +79,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         arm: Literal["free", "held"] = "free",
         reward_scales: Mapping[str, float] | None = None,
         robot_init_qpos_noise: float = 0.02,
-        robot_uids: str = "panda_wristcam",
+        robot_uids: str | type[BaseAgent] = "panda_wristcam",
         robot_visuals: RobotVisuals = "auto",
         reward_mode: str = "normalized_dense",
         obs_mode: str | None = "state",
@@ -92,6 +94,8 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
             raise ValueError("arm='held' would hold the arm to the end: this task has no response phase; use 'free'")
         self.robot_init_qpos_noise = number("robot_init_qpos_noise", robot_init_qpos_noise, 0, unit="rad")
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
+        if not isinstance(robot_uids, type):
+            one_of("robot_uids", robot_uids, self.SUPPORTED_ROBOTS)
         self._modes = observations.parse_modes(obs_mode, obs_layout)
         self._task_state: TaskState | None = None
         self._hold: ArmHold | None = None

@@ -25,6 +25,7 @@ from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
+from .arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .kinematics import BatchedCpuKinematics
@@ -53,7 +54,7 @@ class BatchedSimMixin(BaseEnv):
     """Makes ``sim_backend="physx_cpu"`` take any ``num_envs``; a base class to put before a ManiSkill task class.
 
     Args:
-        num_envs: number of parallel environments, at least 1.
+        num_envs: number of parallel environments, from 1 to 65,536, as far as they fit into memory.
         sim_backend: "auto", "physx_cpu", "physx_cuda" or "physx_cuda:<n>"; see `choose_sim_backend`. With "physx_cpu",
             ManiSkill's own simulation runs one environment and `BatchedCpuPhysx` runs several. With "physx_cpu_batched",
             `BatchedCpuPhysx` runs one environment too.
@@ -87,6 +88,18 @@ class BatchedSimMixin(BaseEnv):
         parallel_in_single_scene: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_arguments(
+            self,
+            {
+                "sim_backend": sim_backend,
+                "render_backend": render_backend,
+                "sim_threads": sim_threads,
+                "sim_debug": sim_debug,
+                "render_mode": render_mode,
+                "parallel_in_single_scene": parallel_in_single_scene,
+                **kwargs,
+            },
+        )
         num_envs = positive_int("num_envs", num_envs)
         self._driven: _DrivenRobots | None = None
         self._kept_controllers: tuple[Tensor, SavedControllers] | None = None
@@ -95,6 +108,7 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
+        num_envs = check_num_envs(num_envs, self._batched_cpu)
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
         if self._batched_cpu and parallel_in_single_scene and wants_pictures:
@@ -162,6 +176,13 @@ class BatchedSimMixin(BaseEnv):
         )
         self.scene.px.timestep = 1.0 / self._sim_freq
 
+    def _setup_sensors(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super()._setup_sensors(*args, **kwargs)
+        except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError) as error:
+            check_cameras(error, {name: getattr(self, f"_custom_{name}") for name in CAMERA_ARGUMENTS})
+            raise
+
     @property
     def drawn_on_cpu(self) -> bool:
         """Whether images are drawn by the CPU."""
@@ -176,8 +197,14 @@ class BatchedSimMixin(BaseEnv):
 
     def _load_agent(self, *args: Any, **kwargs: Any) -> None:
         low_poly = self.robot_visuals == "low_poly" and self.scene.can_render()
-        with low_poly_robots(self.scene) if low_poly else contextlib.nullcontext():
-            super()._load_agent(*args, **kwargs)
+        try:
+            with low_poly_robots(self.scene) if low_poly else contextlib.nullcontext():
+                super()._load_agent(*args, **kwargs)
+        except AssertionError as error:
+            if "supported modes" not in str(error):
+                raise
+            _, _, modes = str(error).partition("supported modes: ")
+            raise ValueError(f"control_mode={self._control_mode!r} is not known: use one of {modes}") from error
         self._driven = None
         if self._batched_cpu:
             for agent in single_agents(self.agent):
