@@ -90,6 +90,10 @@ class SeededEnv(BatchedSimMixin):
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
         return super().reset(seed=outer, options=options)
 
+    def _clear_sim_state(self) -> None:
+        # what was simulated before must not show in the new episodes
+        self._clear_sim_history()
+
     def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
         """The next ``columns`` uniform numbers of the environments ``env_idx`` (b,)."""
         return Uniforms(self._generators.random(env_idx, columns))

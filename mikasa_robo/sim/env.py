@@ -33,6 +33,7 @@ from .controllers import SavedControllers, controller_tensors, leaf_controllers,
 from .kinematics import BatchedCpuKinematics
 from .materials import undrawn_materials
 from .render import refuse_fork, require_rendering
+from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
@@ -79,6 +80,9 @@ class BatchedSimMixin(BaseEnv):
     _was_reset = False
     must_reset: ClassVar[bool] = False
     """Whether a step before the first reset is an error. ManiSkill's own tasks allow it."""
+    # of a single environment: whether anything was simulated, and what makes its scene new
+    _simulated = False
+    _renewal: SceneRenewal | None = None
 
     def __init__(
         self,
@@ -292,7 +296,7 @@ class BatchedSimMixin(BaseEnv):
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
                 raise ValueError(f"the action of env {bad} is NaN")
-        self._acts = action is not None
+        self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 
     def reset(
@@ -323,6 +327,31 @@ class BatchedSimMixin(BaseEnv):
         # a single environment only sets velocities here; everything else is set once, after the episode's start is known
         with self._forcing([]):
             super()._clear_sim_state()
+
+    def _clear_sim_history(self) -> None:
+        """`_clear_sim_state`, and PhysX forgets all that it has simulated in the envs being reset; see `SceneRenewal`.
+
+        On a GPU it forgets nothing, as all envs share one scene there. With ``parallel_in_single_scene`` on CPU it does so
+        only if all are reset.
+        """
+        scene = self.scene
+        if isinstance(scene, BatchedCpuScene) and not scene.parallel_in_single_scene:
+            envs = torch.nonzero(scene._reset_mask).flatten().tolist()
+            scene.px.renew(envs)
+            # the end of the reset applies this and fetches it: what ManiSkill does here, it would do twice
+            scene.px.stop(envs)
+            return
+        if isinstance(scene, BatchedCpuScene):
+            if scene._reset_mask.all():
+                scene.px.renew([0])
+        elif not scene.gpu_sim_enabled and self._simulated:
+            if self._renewal is None:
+                self._renewal = SceneRenewal(scene.sub_scenes, [scene.px])
+            scene.px = None
+            self._renewal.renew([0])
+            (scene.px,) = self._renewal.systems
+            self._simulated = False
+        BatchedSimMixin._clear_sim_state(self)
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""
@@ -374,6 +403,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _clear(self) -> None:
         scene = self.scene
+        self._renewal, self._simulated = None, False
         super()._clear()
         if isinstance(scene, BatchedCpuScene):
             scene.close()
