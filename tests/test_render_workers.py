@@ -112,7 +112,7 @@ def test_processes_draw_the_same_images(env: BaseEnv) -> None:
 
 @pytest.mark.render
 def test_what_changes_in_a_scene_is_drawn(env: BaseEnv) -> None:
-    """A colour, then in single environments a body that cannot be seen, a light, and an object that was added."""
+    """A colour, a camera, then in single environments a body that cannot be seen, a light, an object that was added."""
     before = images(env)["base_camera"]["rgb"]
     cube = env.cube._objs[1].find_component_by_type(sapien.render.RenderBodyComponent)
     cube.render_shapes[0].material.base_color = [0, 0, 1, 1]  # one material for the cubes of all environments
@@ -120,6 +120,12 @@ def test_what_changes_in_a_scene_is_drawn(env: BaseEnv) -> None:
     differs = (after["base_camera"]["rgb"] != before).flatten(1).any(dim=1)
     assert differs.all()
     assert_equal(drawn_here(env), after)
+    camera = env.scene.sensors["base_camera"].camera
+    camera.set_local_pose(sapien.Pose([0.05, 0, 0]) * camera._render_cameras[0].local_pose)
+    moved = images(env)
+    assert (moved["base_camera"]["rgb"] != after["base_camera"]["rgb"]).flatten(1).any(dim=1).all()
+    assert_equal(drawn_here(env), moved)
+    after = moved
 
     cube.visibility = 0.0
     scene = env.scene.sub_scenes[2]

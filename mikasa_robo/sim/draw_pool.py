@@ -92,15 +92,15 @@ class DrawPool:
         if not self._close.alive:
             raise DrawError("the processes were ended")
         changed = [i for i, known in enumerate(self._appearances) if known is None or known.has_changed()]
+        descriptions = {}
         try:
-            descriptions = {
-                i: describe(self._scenes[i], [group[i] for group in self._cameras.values()]) for i in changed
-            }
+            for i in changed:
+                cameras = [group[i] for group in self._cameras.values()]
+                descriptions[i] = describe(self._scenes[i], cameras)
+                self._appearances[i] = Appearance(self._scenes[i], cameras)
         except CannotCopyError as error:
             self.close()
             raise DrawError(f"this cannot be copied to another process: {error}") from error
-        for i in changed:
-            self._appearances[i] = Appearance(self._scenes[i])
         if not self._handles:
             self._start()
         poses = [scene.pack_poses() for scene in self._scenes]

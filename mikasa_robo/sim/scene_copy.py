@@ -261,15 +261,16 @@ _MAKERS: dict[str, Callable[[Description], Any]] = {
 class Appearance:
     """Notices what a task or a user changes in a scene between two images, apart from poses.
 
-    That is: entities that come or go, the visibility of bodies, base colours, and the colours of lights. Comparing all
-    that `describe` tells would take a good part of the time of an image.
+    That is: entities that come or go, the visibility of bodies, base colours, lights, and the cameras' parameters.
+    Comparing all that `describe` tells would take a good part of the time of an image.
 
     Args:
         scene: the scene, as it is now.
+        cameras: the cameras that draw it.
     """
 
-    def __init__(self, scene: sapien.Scene) -> None:
-        self._scene, system = scene, scene.render_system
+    def __init__(self, scene: sapien.Scene, cameras: Sequence[render.RenderCameraComponent]) -> None:
+        self._scene, self._cameras, system = scene, cameras, scene.render_system
         self._bodies, self._lights = system.render_bodies, system.lights
         shapes = [shape for body in self._bodies for shape in body.render_shapes]
         self._materials = [part.material for shape in shapes for part in shape.parts]
@@ -282,7 +283,8 @@ class Appearance:
             [body.visibility for body in self._bodies],
             [body.is_enabled for body in self._bodies],
             [material.base_color for material in self._materials],
-            [light.color.tolist() for light in self._lights],
+            [(light.color.tolist(), _plain(light.local_pose)) for light in self._lights],
+            [_read(camera, (*_CAMERA, "local_pose")) for camera in self._cameras],
             system.ambient_light.tolist(),
         )
 
