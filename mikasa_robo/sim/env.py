@@ -108,6 +108,8 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
+        if num_envs == 1 and not self._batched_cpu:
+            parallel_in_single_scene = False  # a single environment is alone in its scene
         num_envs = check_num_envs(num_envs, self._batched_cpu)
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
