@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import torch
 import tyro
 
 from mikasa_robo.deprecation import renamed_attributes
@@ -78,6 +77,8 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
 
 def device_works(device: str | None) -> bool:
     """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
+    import torch  # not above: `--help` must not load it
+
     try:
         return torch.zeros(1, device=device).item() == 0.0  # a "meta" tensor has no value
     except Exception:  # what torch raises depends on the device
@@ -194,8 +195,9 @@ class CommonArgs:
     and most at success. If success ended the episode, a policy would earn more by hovering next to the goal, and would
     learn that. A failure still ends the episode. Evaluations always use the task's own terminations."""
     stagger_groups: int = 8
-    """Before learning, environments are reset in this many groups at different times, spread over one episode. Otherwise
-    all environments would be at the same step of their episode, and a rollout would show only one part of the task."""
+    """The first episodes are cut short at this many different times, so that environments are spread over the steps of an
+    episode. Otherwise all would be at the same step, and a rollout would show only one part of the task. Their steps are
+    learnt from like all others."""
 
     learning_rate: float = 3e-4
     """Step size of the optimizer."""
@@ -214,17 +216,23 @@ class CommonArgs:
     """Torch threads of an update; 0 uses one per core. During a rollout torch uses one thread."""
 
     checkpoint_every: int = 100_000
-    """Write a checkpoint for --resume each time this many environment steps have passed; 0 writes none. All environments
-    start new episodes then, because no simulator can be saved to the last bit: so a run that is killed and resumed has the
-    same result as one that is not."""
+    """Write a checkpoint for --resume each time this many environment steps have passed; 0 writes none. A resumed run
+    continues with everything that was learnt, in new episodes."""
     keep_checkpoints: int = 2
     """Number of these checkpoints to keep, the newest ones."""
-    eval_every: int = 100_000
-    """Evaluate each time this many environment steps have passed; 0 evaluates only at the end."""
-    eval_episodes: int = 100
-    """Episodes of each evaluation."""
+    exact_resume: bool = False
+    """All environments start new episodes at each checkpoint. On a CPU, a run that is killed and resumed then ends with the
+    same weights, bit for bit, as one that is not: no simulator can be saved to the last bit. The price: at each checkpoint
+    the running episodes are broken off, and the first of the new ones cut short as at the start of a run. Keep
+    --checkpoint-every at many times --num-envs times the length of an episode."""
+    eval_every: int | None = None
+    """Evaluate each time this many environment steps have passed; 0 evaluates only at the end. By default as often as takes
+    2.5 % of the steps that are simulated, and 100,000 where the length of an episode is not known."""
+    eval_episodes: int | None = None
+    """Episodes of each evaluation. By default 100; without --eval-every those during training play 50, or fewer (at least
+    10) where a run would otherwise be evaluated less than three times."""
     eval_num_envs: int = 50
-    """Environments of an evaluation; the episodes do not depend on their number."""
+    """Environments of an evaluation, at most; the episodes do not depend on their number."""
     eval_seed: int = 1_000_000
     """Episode k of an evaluation during training has the seed eval_seed + k."""
     final_eval_seed: int = 2_000_000
@@ -268,7 +276,8 @@ class CommonArgs:
             (1, "stagger_groups keep_checkpoints eval_episodes"),
             (0, "eval_every checkpoint_every"),
         ):
-            require(self, names, functools.partial(operator.le, minimum), f"use at least {minimum}")
+            given = " ".join(name for name in names.split() if getattr(self, name) is not None)
+            require(self, given, functools.partial(operator.le, minimum), f"use at least {minimum}")
         for low, high, names in (
             (1, MOST_ENVS, "num_envs eval_num_envs"),
             (1, MOST_STEPS, "num_steps"),
@@ -288,8 +297,11 @@ class CommonArgs:
             require(
                 self, "num_workers", lambda value: 1 <= value <= most, f"use 1 to {most}: --num-envs, and the cores"
             )
-        if self.compile == "cuda-graphs" and not torch.cuda.is_available():
-            raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
+        if self.compile == "cuda-graphs":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
         if self.track:
             importlib.import_module("wandb")  # if it is missing, fail before there is a run folder
         self.check_batch()

@@ -21,13 +21,14 @@ from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
 from .arguments import MOST_ENVS, ArgumentError, CommonArgs
 from .distributed import DistContext
-from .spaces import Obs, flatten, map_tensors, stack_tensors
+from .spaces import Obs, flatten, map_tensors
 
 __all__ = [
     "UNKNOWN_HORIZON",
     "ContinueAfterSuccess",
     "EnvFactory",
     "GymnasiumVectorEnv",
+    "StaggeredEpisodes",
     "check_env_id",
     "check_workers",
     "choose_obs_mode",
@@ -36,7 +37,6 @@ __all__ = [
     "make_gymnasium_env",
     "make_training_env",
     "reset_with",
-    "stagger",
 ]
 
 __getattr__ = deprecated_names(__name__, {"make_env": "make_training_env", "LONGEST": "UNKNOWN_HORIZON"})
@@ -378,47 +378,50 @@ def check_workers(env_id: str, num_workers: int, sim_backend: str) -> None:
         )
 
 
-@torch.no_grad()
-def stagger(
-    env: Any,
-    act: Callable[[Any], Tensor],
-    obs: Obs,
-    groups: int,
-    horizon: int,
-    on_episode_start: Callable[[Tensor], None] | None = None,
-    dist: DistContext | None = None,
-) -> tuple[Obs, Obs]:
-    """Spread groups of environments over the steps of an episode.
+class StaggeredEpisodes:
+    """A batched environment with automatic resets whose episodes get out of phase without a step that training loses.
+
+    After a reset of all environments, group g of G ends its first episode when g / G of an episode have passed, as if by a
+    time limit. From then on the groups are spread over the steps of an episode. ``info["cut_short"]`` (N,) bool marks the
+    episodes that ended for this reason; it is missing at most steps. Everything else is as ``env`` has it.
 
     Args:
-        env: a batched environment with automatic resets, just reset.
-        act: maps observations (N, …) to actions (N, A), as the environment takes them.
-        obs: (N, …) observations that the reset returned.
-        groups: number of different steps; at most the number of environments and of steps.
+        env: a batched environment with automatic resets.
+        groups: G; at most the number of environments and of steps of an episode. With 1 no episode is cut short.
         horizon: length of an episode in steps.
-        on_episode_start: called after each step with the environments (N,) bool in which an episode begins with the
-            next observation.
         dist: the processes that train together; groups are made of all their environments.
-
-    Returns:
-        the observation (N, …) to start from, and all observations on the way (S, N, …).
     """
-    dist = dist or DistContext()
-    n, total = env.num_envs, env.num_envs * dist.size
-    groups = min(groups, total, horizon)
-    group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
-    seen = [map_tensors(torch.clone, obs)]
-    starts = torch.ones(n, dtype=torch.bool, device=env.device)
-    for group in range(1, groups):
-        for _ in range(horizon * group // groups - horizon * (group - 1) // groups):
-            obs, _, terminated, truncated, _ = env.step(act(obs).to(env.device))
-            starts = terminated | truncated
-            seen.append(map_tensors(torch.clone, obs))
-            if on_episode_start is not None:
-                on_episode_start(starts)
-        chosen = group_of == group
-        if chosen.any():
-            obs, _ = env.reset(options={"env_idx": chosen.nonzero().squeeze(1)})
-        if on_episode_start is not None:
-            on_episode_start(starts | chosen)
-    return obs, stack_tensors(seen)
+
+    def __init__(self, env: Any, groups: int, horizon: int, dist: DistContext | None = None) -> None:
+        dist = dist or DistContext()
+        self.env = env
+        n, total = env.num_envs, env.num_envs * dist.size
+        groups = min(groups, total, horizon)
+        group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
+        self._members = {horizon * group // groups: group_of == group for group in range(1, groups)}
+        self._elapsed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start new episodes; a reset of all environments staggers them anew."""
+        if options is None or "env_idx" not in options:
+            self._elapsed = 0
+        result: tuple[Obs, dict[str, Any]] = self.env.reset(seed=seed, options=options)
+        return result
+
+    def step(self, action: Tensor) -> tuple[Obs, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Play a step."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._elapsed += 1
+        if self._elapsed in self._members:
+            chosen = self._members[self._elapsed] & ~(terminated | truncated)
+            rows = chosen.nonzero().squeeze(1)
+            if len(rows):
+                if "final_observation" not in info:
+                    info["final_observation"] = map_tensors(torch.clone, obs)
+                obs, _ = self.env.reset(options={"env_idx": rows})
+                info["cut_short"] = chosen
+                truncated = truncated | chosen
+        return obs, reward, terminated, truncated, info

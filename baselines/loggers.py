@@ -181,7 +181,7 @@ class EpisodeStats:
     _ended: list[tuple[list[str], Tensor, Tensor]] = field(default_factory=list)  # columns, values (N, C), done (N,)
 
     def record(self, info: dict[str, Any], done: Tensor) -> None:
-        """Add one step; ``done`` (N,) marks episodes that ended in it."""
+        """Add one step; ``done`` (N,) marks episodes that ended in it. Episodes that were cut short do not count."""
         final = info.get("final_info", info)  # after an automatic reset, `info` is that of the new episode
         for name, value in final.get("reward_terms", {}).items():
             self.terms[name] = self.terms.get(name, 0.0) + value.float().mean()
@@ -193,6 +193,8 @@ class EpisodeStats:
             columns |= {"success_once": final["episode"]["success_once"], "success_at_end": final["success"]}
         if "fail" in final:
             columns["fail_once"] = final["episode"]["fail_once"]
+        if "cut_short" in info:
+            done = done & ~info["cut_short"]
         values = torch.stack([column.float() for column in columns.values()], dim=1)
         self._ended.append((list(columns), values, done))
 

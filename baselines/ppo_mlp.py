@@ -2,8 +2,8 @@
 
     mikasa train ppo-mlp --env-id RememberColor3-v0
 
-Top to bottom: the arguments, a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
-are in `ppo` and `advantages`.
+Top to bottom: a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
+are in `ppo` and `advantages`, the arguments in `ppo_arguments`.
 """
 
 from __future__ import annotations
@@ -16,50 +16,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+import mikasa_suite
 from mikasa_robo import tensors
 
 from . import training
 from .advantages import compute_gae
-from .arguments import ArgumentError, nearest_divisor, require
+from .arguments import ArgumentError
 from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
-from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .ppo import PPO, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .ppo_arguments import PPOArgs
+from .ppo_arguments import PPOMLPArgs as Args
 from .protocol import FeedForwardNetwork
-from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
+from .spaces import Obs, cat_tensors, map_tensors, stack_tensors
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
-
-
-@dataclass
-class Args(PPOArgs):
-    """Train PPO with a network without memory."""
-
-    algorithm: ClassVar[str] = "ppo-mlp"
-    default_obs: ClassVar[str] = "state"
-    default_network: ClassVar[str] = "mlp"
-
-    hidden_sizes: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of actor and critic."""
-
-    def check(self) -> None:
-        """Raise ArgumentError where a value cannot be used, before anything is created."""
-        super().check()
-        require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
-
-    def check_minibatches(self) -> None:
-        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
-        if self.batch_size % self.num_minibatches:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} does not divide the batch, --num-envs {self.num_envs} x "
-                f"--num-steps {self.num_steps} = {self.batch_size}; "
-                f"use {nearest_divisor(self.batch_size, self.num_minibatches)}"
-            )
-        if self.batch_size // self.num_minibatches < 2 and self.normalize_advantages:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
-                f"its advantage; use at most {self.batch_size // 2}, or --no-normalize-advantages"
-            )
 
 
 @dataclass
@@ -164,7 +136,7 @@ def update(
         log_prob, entropy, value = network.evaluate(map_tensors(lambda x: x[index], obs), actions[index])  # noqa: B023
         log_ratio = log_prob - old_log_probs[index]
         kl = approximate_kl(log_ratio, count, dist)
-        if args.target_kl > 0.0 and kl > args.target_kl:
+        if losses and args.target_kl > 0.0 and kl > args.target_kl:
             break
         policy_loss, clipped = clipped_loss(log_ratio, flat_advantages[index], count, args, dist)
         value_loss = 0.5 * (value - flat_returns[index]).square().sum() / count
@@ -184,15 +156,6 @@ class PPOMLP(PPO):
 
     def on_episode_start(self, starts: Tensor) -> None:
         """Without memory it does not matter where episodes begin."""
-
-    @torch.no_grad()
-    def act(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for raw observations (N, …)."""
-        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
-        distribution = self.network.action_distribution(normalized)
-        noise = self.network.sample_noise(batch_size(obs), self.generator, self.dist)
-        action: Tensor = self.network.action.to_env(distribution.sample(noise))
-        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name."""
@@ -218,4 +181,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mikasa_suite.run(main))

@@ -265,7 +265,7 @@ def test_training_in_workers_gives_the_same_policy(runs: tuple[Path, Path]) -> N
     assert len(tables[0]) == 3
     assert any(row["train/return"] for row in tables[0]), "no episode has ended"
     for row, other in zip(*tables, strict=True):
-        clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s"}
+        clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s", "other_s"}
         assert {k: v for k, v in row.items() if k not in clock} == {k: v for k, v in other.items() if k not in clock}
     finals = [json.loads((folder / "final_eval.json").read_text())["final"] for folder in runs]
     assert finals[0] == finals[1]

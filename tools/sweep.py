@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+import mikasa_suite
 from mikasa_robo.env_ids import split_env_id
 
 from .env_ids import OptionError
@@ -227,10 +228,11 @@ def sweep(
                     shown = time.monotonic()
                     show(table(runs))
         finally:
-            for reference in pending:
-                ray.cancel(reference)
-            if pending:
-                ray.wait(list(pending), num_returns=len(pending), timeout=PATIENCE)
+            with mikasa_suite.finish_first():  # no run may go on by itself
+                for reference in pending:
+                    ray.cancel(reference)
+                if pending:
+                    ray.wait(list(pending), num_returns=len(pending), timeout=PATIENCE)
     return runs
 
 
@@ -382,9 +384,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SweepError, ModuleNotFoundError, ConnectionError) as error:
         print(f"{args.file}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("stopped; run the same command again to continue", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        code = mikasa_suite.exit_code(error)
+        mikasa_suite.tell(code, "run the same command again to continue")
+        return code
     failed = [progress for progress in runs if progress.state == "failed"]
     for progress in failed:
         print(f"failed: see {progress.log}", file=sys.stderr)
