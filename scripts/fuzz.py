@@ -26,6 +26,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import argparse
 import contextlib
+import gc
 import importlib
 import io
 import random
@@ -38,7 +39,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,11 @@ WARM = (
     "mikasa_robo.experts.evaluation",
     "mikasa_robo.tools.checkpoint",
     "mikasa_robo.tools.playing",
+    "mikasa_robo.tools.cli",
     "torch.utils.tensorboard",
+    "fuzz_calls",
+    "fuzz_commands",
+    "fuzz_files",
 )
 """What most cases import."""
 
@@ -84,13 +89,18 @@ def kind_of(seed: int, number: int) -> tuple[str, random.Random]:
 
 def warm_up(pictures: bool) -> None:
     """Import what the cases need, so that they are forked with it."""
+    from mikasa_base.registry import BY_NAME
     from mikasa_robo.catalog import CATALOG
     from mikasa_robo.sim import render
 
-    for module in (*WARM, *{row.entry_point.partition(":")[0] for row in CATALOG.values()}):
+    tasks = {row.entry_point.partition(":")[0] for row in CATALOG.values()}
+    tasks |= {row.entry_point.partition(":")[0] for row in BY_NAME.values() if row.extra is None}
+    for module in (*WARM, *sorted(tasks)):
         importlib.import_module(module)
     if not pictures:
         render.rendering_problem = lambda device="cpu": "the fuzzer does not draw"  # type: ignore[assignment]
+    gc.collect()
+    gc.freeze()  # else each case's first collection would copy all of it
 
 
 def run_case(seed: int, number: int, show: Callable[[str], None]) -> int:
@@ -247,16 +257,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the cases")
     parser.add_argument("--cases", type=int, default=300, help="number of cases")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--kind", choices=KINDS, help="only cases of this kind")
     parser.add_argument("--only", type=int, nargs="+", help="only these cases, with their output")
     parser.add_argument("--pictures", action="store_true", help="let SAPIEN draw")
     args = parser.parse_args(argv)
     finds, slowest = [], Outcome("", "", None, "", 0.0)
     ends: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     start = time.monotonic()
 
     def report(number: int, outcome: Outcome) -> None:
         nonlocal slowest
-        ends[f"{outcome.kind} {'find' if outcome.problem else 'passed'}"] += 1
+        end = f"{outcome.kind} {'find' if outcome.problem else 'passed'}"
+        ends[end] += 1
+        seconds[end] += outcome.seconds
         slowest = max(slowest, outcome, key=lambda one: one.seconds)
         if args.only:
             print(
@@ -273,8 +287,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{sum(ends.values())} cases, {len(finds)} finds, {time.monotonic() - start:.0f} s")
         sys.stdout.flush()
 
-    fuzz(args.seed, args.only or range(args.first, args.first + args.cases), report, args.pictures)
-    print(", ".join(f"{count} {end}" for end, count in sorted(ends.items())))
+    chosen = range(args.first, args.first + args.cases)
+    numbers = args.only or [number for number in chosen if args.kind in (None, kind_of(args.seed, number)[0])]
+    fuzz(args.seed, numbers, report, args.pictures)
+    print(", ".join(f"{count} {end} ({seconds[end]:.0f} s)" for end, count in sorted(ends.items())))
     print(f"slowest: {slowest.seconds:.1f} s, {slowest.what[:200]}")
     print(f"{sum(ends.values())} cases, {len(finds)} finds, {time.monotonic() - start:.0f} s")
     return 1 if finds else 0

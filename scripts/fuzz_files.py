@@ -42,7 +42,7 @@ def lay_out(folder: Path) -> None:
     (folder / "resumable" / "final_eval.json").unlink()
     torch.manual_seed(0)
     args = ppo_mlp.Args(env_id="RememberColor3-v0", sim_backend="physx_cpu")
-    save_policy(folder / "robo.pt", ActorCritic(83, 8, (8,)), args, step=0)
+    save_policy(folder / "robo.pt", ActorCritic(65, 8, (8,)), args, step=0)
     good = (folder / "run" / "checkpoint.pt").read_bytes()
     rng = random.Random(0)
     for name in ("truncated", "nan", "flipped", "hostile"):

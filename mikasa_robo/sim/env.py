@@ -25,10 +25,10 @@ from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
-from .arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .kinematics import BatchedCpuKinematics
+from .make_arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .materials import undrawn_materials
 from .render import require_rendering
 from .scene import BatchedCpuScene
