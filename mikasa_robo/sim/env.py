@@ -26,12 +26,12 @@ from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
-from .arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .call_arguments import checked_action
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .draw_pool import default_processes
 from .kinematics import BatchedCpuKinematics
+from .make_arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .materials import undrawn_materials
 from .render import refuse_fork, require_rendering
 from .renewal import SceneRenewal
@@ -123,6 +123,8 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
+        if num_envs == 1 and not self._batched_cpu:
+            parallel_in_single_scene = False  # a single environment is alone in its scene
         num_envs = check_num_envs(num_envs, self._batched_cpu)
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
