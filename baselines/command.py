@@ -46,6 +46,7 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, EnvIdError, RegistryError) as error:
         print(error, file=sys.stderr)
         return 2
+    print("loading torch and the simulator ...", file=sys.stderr, flush=True)
     return _train(spec, argv, program)
 
 
