@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import importlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -57,6 +58,7 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
     from .environments import check_env_id
     from .loggers import configure_logging, require_free
 
+    importlib.import_module("torch.utils.tensorboard")  # if it is missing, fail before there is a run folder
     configure_logging()
     run_dir = None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,15 +177,17 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> tuple[_Camera, GymnasiumVe
         return cameras[0]
 
     try:
-        env = gym.make_vec(
-            env_id,
-            1,
-            vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
-            wrappers=[film],
-            render_mode="rgb_array",
-            **env_kwargs,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's own on a render_mode that the environment lacks
+            env = gym.make_vec(
+                env_id,
+                1,
+                vectorization_mode="sync",
+                vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+                wrappers=[film],
+                render_mode="rgb_array",
+                **env_kwargs,
+            )
     except (gym.error.Error, ImportError, RuntimeError, TypeError, ValueError) as error:
         raise OptionError(f"--env-id {env_id} cannot be made: {error}") from error
     if "rgb_array" not in cameras[0].metadata.get("render_modes", ()):
