@@ -198,6 +198,7 @@ def sweep(
         raise SweepError(str(error)) from error
     require_modules("distributed", "ray")
     (out / "logs").mkdir(parents=True, exist_ok=True)
+    show("starting Ray ...")
     with _ray(address, num_cpus) as ray:
         _require_cores(ray, plan)
         work = ray.remote(max_retries=0)(_task())
@@ -398,6 +399,14 @@ def _last_score(rows: Sequence[dict[str, str]]) -> str:
     return "-"
 
 
+def _final_score(folder: Path) -> str:
+    """That of a finished run: the one of its final evaluation, as in `mikasa report`."""
+    final = json.loads((folder / "final_eval.json").read_text())["final"]
+    if "success_once" in final:
+        return f"success {final['success_once']:.1%}"
+    return f"return {final['return']:.2f}"
+
+
 def table(runs: Sequence[Progress]) -> str:
     """The state of every run, as lines of text."""
     rows = [("run", "state", "attempts", "step", "score", "")]
@@ -407,6 +416,9 @@ def table(runs: Sequence[Progress]) -> str:
             lines = read_progress(progress.folder)
             step = f"{float(lines[-1]['step']):,.0f}"
             score = _last_score(lines)
+        if progress.state == "finished":
+            with contextlib.suppress(ValueError, KeyError, OSError, TypeError):
+                score = _final_score(progress.folder)
         rows.append((progress.run.name, progress.state, str(progress.attempts), step, score, progress.note))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines_out = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
