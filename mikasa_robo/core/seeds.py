@@ -11,12 +11,13 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mikasa_robo.sim.call_arguments import RESET_OPTIONS, checked_options
 from mikasa_robo.sim.env import BatchedSimMixin
 
 from .pcg import BatchedPCG64
@@ -95,6 +96,9 @@ def _key_of(one: Any, seed: Seed) -> Key:
 class SeededEnv(BatchedSimMixin):
     """An environment whose episodes depend on its seed alone, not on ``num_envs`` or on the other environments."""
 
+    must_reset = True
+    reset_options: ClassVar[tuple[str, ...]] = RESET_OPTIONS
+    """The names that ``reset(options=…)`` knows; a task that reads more adds them to its own tuple."""
     # ManiSkill's seeds of its own generators, which no task uses, while it resets; at all other times names of episodes
     _own_episode_seed: np.ndarray | None = None
     _resetting = False
@@ -150,8 +154,12 @@ class SeededEnv(BatchedSimMixin):
 
         Returns:
             the observation and the info of all N environments.
+
+        Raises:
+            TypeError: ``options`` is no dict, or a seed or an environment is not a whole number.
+            ValueError: an option or an environment is not known, or a seed is negative. Nothing has changed.
         """
-        options, outer = dict(options or {}), None
+        options, outer = checked_options(options, self.reset_options), None
         if "env_idx" in options:
             options["env_idx"] = self._checked_env_idx(options["env_idx"])
         index = options.get("env_idx", torch.arange(self.num_envs, device=self.device))
