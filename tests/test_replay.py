@@ -31,6 +31,10 @@ def recorder(env_id: str, folder: Path, num_envs: int, **kwargs: Any) -> Any:
     return RecordEpisode(env, str(folder), trajectory_name="recorded", save_video=False)
 
 
+def bare(env_id: str, **kwargs: Any) -> Any:
+    return gym.make(env_id, **kwargs).unwrapped
+
+
 def actions_of(env: Any) -> torch.Tensor:
     row = row_of(env)
     steps = row.cue + row.delay + RESPONSE_STEPS if row.response else 20
@@ -39,7 +43,8 @@ def actions_of(env: Any) -> torch.Tensor:
 
 def episodes(path: Path) -> list[dict[str, Any]]:
     """What the JSON beside an HDF5 file tells of its episodes."""
-    return json.loads(path.with_suffix(".json").read_text())["episodes"]
+    found: list[dict[str, Any]] = json.loads(path.with_suffix(".json").read_text())["episodes"]
+    return found
 
 
 def observations(path: Path) -> list[np.ndarray]:
@@ -51,7 +56,7 @@ def observations(path: Path) -> list[np.ndarray]:
 def replayed(path: Path, **kwargs: Any) -> list[np.ndarray]:
     """The observations that ManiSkill's replay makes from a recording."""
     args = replay_trajectory.Args(str(path), save_traj=True, allow_failure=True, **kwargs)
-    args.render_mode = None  # type: ignore[assignment]  # nothing is drawn
+    args.render_mode = None  # nothing is drawn
     replay_trajectory.main(args)
     (made,) = set(path.parent.glob("*.h5")) - {path}
     found = observations(made)
@@ -125,8 +130,8 @@ def test_a_name_is_a_seed_and_a_seed_is_its_own_name() -> None:
 
 
 def test_each_environment_names_its_episode() -> None:
-    batch = gym.make("RememberColor9-v0", num_envs=3, render_backend="none", sim_threads=1).unwrapped
-    single = gym.make("RememberColor9-v0", num_envs=1, render_backend="none").unwrapped
+    batch = bare("RememberColor9-v0", num_envs=3, render_backend="none", sim_threads=1)
+    single = bare("RememberColor9-v0", num_envs=1, render_backend="none")
     named = []
     for kwargs in (
         {},
@@ -157,7 +162,7 @@ def test_each_environment_names_its_episode() -> None:
 # ---------------------------------------------------------------------- states as arrays
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_a_state_of_arrays_is_set_like_one_of_tensors(num_envs: int) -> None:
-    env = gym.make("ShellGamePush-v0", num_envs=num_envs, render_backend="none", sim_threads=1).unwrapped
+    env = bare("ShellGamePush-v0", num_envs=num_envs, render_backend="none", sim_threads=1)
     env.reset(seed=1)
     for action in random_actions(env, 8, seed=1):
         env.step(action)
@@ -189,7 +194,7 @@ def squeezed(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_setting_the_state_that_is_there_changes_nothing() -> None:
-    env = gym.make("BunchOfColors3-v0", num_envs=2, render_backend="none", sim_threads=1).unwrapped
+    env = bare("BunchOfColors3-v0", num_envs=2, render_backend="none", sim_threads=1)
     actions = random_actions(env, 16, seed=1)
     ways = []
     for sets in (False, True):

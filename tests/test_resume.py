@@ -313,7 +313,7 @@ def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
         return update(*args)
 
     def run() -> None:
-        ppo_mlp.update = slowly  # type: ignore[assignment]
+        ppo_mlp.update = slowly
         ppo_mlp.main(argv)
 
     update = ppo_mlp.update
