@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium as gym
 import mani_skill.render.utils as render_utils
@@ -16,6 +16,7 @@ import sapien
 import sapien.physx as physx
 import sapien.render
 import torch
+from gymnasium.error import ResetNeeded
 from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.utils.system.backend import BackendInfo
@@ -27,10 +28,12 @@ from mikasa_robo.checks import one_of, positive_int
 
 from .arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
+from .call_arguments import checked_action
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .kinematics import BatchedCpuKinematics
 from .materials import undrawn_materials
-from .render import require_rendering
+from .render import refuse_fork, require_rendering
+from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
@@ -73,6 +76,13 @@ class BatchedSimMixin(BaseEnv):
 
     # a flag of its own, because there is also no scene while a reset builds a new one
     _closed = False
+    # the constructor resets, too
+    _was_reset = False
+    must_reset: ClassVar[bool] = False
+    """Whether a step before the first reset is an error. ManiSkill's own tasks allow it."""
+    # of a single environment: whether anything was simulated, and what makes its scene new
+    _simulated = False
+    _renewal: SceneRenewal | None = None
 
     def __init__(
         self,
@@ -126,6 +136,7 @@ class BatchedSimMixin(BaseEnv):
                 )
             if not torch.cuda.is_available():
                 require_rendering(asked)
+            refuse_fork(asked)
         super().__init__(
             *args,
             num_envs=num_envs,
@@ -136,6 +147,7 @@ class BatchedSimMixin(BaseEnv):
             parallel_in_single_scene=parallel_in_single_scene,
             **kwargs,
         )
+        self._was_reset = False
 
     # BaseEnv.__init__ assigns the backend and then refuses several envs if the backend has the name of a CPU backend
     @property
@@ -257,6 +269,25 @@ class BatchedSimMixin(BaseEnv):
             self._push_targets()
         super()._before_simulation_step()
 
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """ManiSkill's step, for any array of numbers; the action's gradient is ignored.
+
+        Args:
+            action: (N, A), or (A,) if N is 1. None steps without an action; a dict is ManiSkill's.
+
+        Raises:
+            gymnasium.error.ResetNeeded: a task of this package was not reset yet.
+            TypeError: the action does not hold numbers.
+            ValueError: the action has another shape, or is NaN.
+        """
+        self._require_open()
+        if self.must_reset and not self._was_reset:
+            raise ResetNeeded("this environment was not reset yet: call reset() before step()")
+        space = getattr(self.agent, "single_action_space", None)  # what a robot's present controller takes
+        if isinstance(space, gym.spaces.Box):
+            action = checked_action(action, space.shape, self.num_envs)
+        return super().step(action)
+
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         # ManiSkill checks this in single-env simulation only, as it would wait for a GPU; here there is none to wait for
@@ -265,7 +296,7 @@ class BatchedSimMixin(BaseEnv):
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
                 raise ValueError(f"the action of env {bad} is NaN")
-        self._acts = action is not None
+        self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 
     def reset(
@@ -274,6 +305,7 @@ class BatchedSimMixin(BaseEnv):
         """ManiSkill's reset. A partial reset (``options={"env_idx": …}``) does not change the controllers of other envs."""
         self._require_open()
         env_idx = (options or {}).get("env_idx")
+        self._was_reset = True
         if env_idx is None:
             with self._forcing(range(self.num_envs)):
                 return super().reset(seed=seed, options=options)
@@ -295,6 +327,31 @@ class BatchedSimMixin(BaseEnv):
         # a single environment only sets velocities here; everything else is set once, after the episode's start is known
         with self._forcing([]):
             super()._clear_sim_state()
+
+    def _clear_sim_history(self) -> None:
+        """`_clear_sim_state`, and PhysX forgets all that it has simulated in the envs being reset; see `SceneRenewal`.
+
+        On a GPU it forgets nothing, as all envs share one scene there. With ``parallel_in_single_scene`` on CPU it does so
+        only if all are reset.
+        """
+        scene = self.scene
+        if isinstance(scene, BatchedCpuScene) and not scene.parallel_in_single_scene:
+            envs = torch.nonzero(scene._reset_mask).flatten().tolist()
+            scene.px.renew(envs)
+            # the end of the reset applies this and fetches it: what ManiSkill does here, it would do twice
+            scene.px.stop(envs)
+            return
+        if isinstance(scene, BatchedCpuScene):
+            if scene._reset_mask.all():
+                scene.px.renew([0])
+        elif not scene.gpu_sim_enabled and self._simulated:
+            if self._renewal is None:
+                self._renewal = SceneRenewal(scene.sub_scenes, [scene.px])
+            scene.px = None
+            self._renewal.renew([0])
+            (scene.px,) = self._renewal.systems
+            self._simulated = False
+        BatchedSimMixin._clear_sim_state(self)
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""
@@ -332,6 +389,7 @@ class BatchedSimMixin(BaseEnv):
         self._require_open()
         with self._forcing(range(self.num_envs) if env_idx is None else self._checked_env_idx(env_idx)):
             super().set_state_dict(state, env_idx)
+        self._was_reset = True
 
     def _forcing(self, envs: Iterable[int] | Tensor) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these envs is applied, changed or not; see `ForcedRows`."""
@@ -345,6 +403,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _clear(self) -> None:
         scene = self.scene
+        self._renewal, self._simulated = None, False
         super()._clear()
         if isinstance(scene, BatchedCpuScene):
             scene.close()
