@@ -23,7 +23,7 @@ env = gym.make(env_id, **env_kwargs)
 
 obs, _ = env.reset(seed=seed)
 
-for i in range(11):
+for _step in range(11):
     action = env.action_space.sample()
     next_obs, reward, terminations, truncations, infos = env.step(action)
 env.close()
