@@ -449,12 +449,13 @@ def test_a_task_of_maniskill_itself() -> None:
     env = SB3VecEnv(TimeLimitWrapper(make_maniskill_task("PickCube-v1", num_envs=3, sim_threads=1), 2))
     env.seed(1)
     env.reset()
-    for t in range(4):
-        _, _, dones, infos = env.step(np.zeros((3, 8), np.float32))
-        assert dones.tolist() == [t % 2 == 1] * 3
-    assert [(info["episode"]["l"], info["TimeLimit.truncated"], info["is_success"]) for info in infos] == [
-        (2, True, False)
-    ] * 3
+    still = np.zeros((3, 8), np.float32)
+    assert not env.step(still)[2].any()
+    _, _, dones, infos = env.step(still)
+    assert dones.all()
+    assert [info["episode"]["l"] for info in infos] == [2] * 3
+    assert all(info["TimeLimit.truncated"] and not info["is_success"] for info in infos)
+    assert [info["elapsed_steps"] for info in env.step(still)[3]] == [1] * 3
     env.close()
 
 
