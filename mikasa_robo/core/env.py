@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from mani_skill.agents.base_agent import BaseAgent
 from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 from mani_skill.utils import common
 from torch import Tensor
@@ -53,11 +52,10 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     Args:
         cue_steps, delay_steps, response_steps: lengths of the phases in control steps (20 Hz).
         on_mistake: "fail" ends an episode at a mistake; "ignore" lets it go on as if nothing had happened.
-        arm: "free" is the paper's setting; "held" keeps the robot where it started until the response phase, whatever
-            the action, so that a policy cannot store the cue in its own posture.
-        reward_scales: weights of some reward terms, to replace the task's own: ``{"reach": 2.0, "still": 0.0}``. The
-            other terms keep theirs. ``normalized_dense`` is divided by the new maximum, so it stays in [0, 1] and is 1
-            exactly at success.
+        arm: "free" is the paper's setting; "held" keeps the robot at its start until the response phase, whatever the
+            action, so that a policy cannot store the cue in its own posture.
+        reward_scales: weights of some reward terms, to replace the task's own: ``{"reach": 2.0, "still": 0.0}``.
+            ``normalized_dense`` is divided by the new maximum, so it stays in [0, 1] and is 1 exactly at success.
         robot_uids: "panda_wristcam" or "panda"; a task of your own may have others in SUPPORTED_ROBOTS.
         robot_init_qpos_noise: standard deviation of the arm joints at the start, rad.
         obs_layout: "flat", as above; "maniskill": what ManiSkill's wrappers read, see `observations.nested_observation`.
@@ -79,7 +77,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         arm: Literal["free", "held"] = "free",
         reward_scales: Mapping[str, float] | None = None,
         robot_init_qpos_noise: float = 0.02,
-        robot_uids: str | type[BaseAgent] = "panda_wristcam",
+        robot_uids: str | type[Any] = "panda_wristcam",
         robot_visuals: RobotVisuals = "auto",
         reward_mode: str = "normalized_dense",
         obs_mode: str | None = "state",
@@ -270,15 +268,14 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     # ------------------------------------------------------------------ saving and restoring
     def get_state_dict(self) -> dict[str, Any]:
         """The state of the simulation and the task, including t. A restored episode continues identically."""
-        saved = super().get_state_dict()
-        saved["task"] = saving.save_task(self.task_state, self._elapsed_steps, self._speeds)
-        return saved
+        task = saving.save_task(self.task_state, self._elapsed_steps, self._speeds)
+        return {**super().get_state_dict(), "task": task}
 
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
 
-        Takes tensors or arrays. The last action, which is not saved, becomes zeros. On a CPU, environments that are in the
-        state already are left alone, since PhysX rounds what is set."""
+        Takes tensors or arrays. The last action becomes zeros. On a CPU, an environment already in its state is left alone.
+        """
         index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
         index, state_dict = saving.in_order(index, saving.to_tensors(state_dict, len(index), self.device))
         if "task" in state_dict:
@@ -297,8 +294,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     def set_state(self, flat: Any, env_idx: Tensor | None = None) -> None:
         """Restores the vector (N, D) that ``get_state`` gives."""
-        flat = torch.as_tensor(flat, device=self.device)
-        self.set_state_dict(saving.unflatten(self._init_raw_state, flat), env_idx)
+        self.set_state_dict(saving.unflatten(self._init_raw_state, torch.as_tensor(flat, device=self.device)), env_idx)
 
 
 __getattr__ = deprecated_names(__name__, {"Senses": "StepData"})
