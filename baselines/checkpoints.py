@@ -7,6 +7,7 @@ never imported because a checkpoint names it: the error says which option import
 from __future__ import annotations
 
 import io
+import os
 import textwrap
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -335,7 +336,7 @@ class Checkpoints:
 
 
 def _resumable(run_dir: Path) -> list[Path]:
-    return sorted(run_dir.glob("resume-*.pt"))
+    return sorted(run_dir.glob("resume-*.pt")) if os.path.isdir(run_dir) else []
 
 
 def _require_plain(value: Any, where: str) -> None:

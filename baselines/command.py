@@ -7,6 +7,7 @@ import errno
 import functools
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ import mikasa_suite
 from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
 
 from .arguments import ArgumentError, CommonArgs, read_env_kwargs
+from .files import why_not_writable
 from .presets import choose_preset
 from .registry import NETWORKS, AlgorithmSpec, RegistryError, use_algorithm, use_network
 
@@ -56,7 +58,7 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
     from .checkpoints import CheckpointError
     from .distributed import join_processes
     from .environments import check_env_id
-    from .loggers import configure_logging, require_free
+    from .loggers import configure_logging
 
     importlib.import_module("torch.utils.tensorboard")  # if it is missing, fail before there is a run folder
     configure_logging()
@@ -67,8 +69,8 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
             args.check()
             if args.resume is None:
                 args = dataclasses.replace(args, run_dir=args.default_run_dir())
-                if dist.is_main:
-                    require_free(args.default_run_dir())
+            if dist.is_main:
+                _require_run_dir(args)
             check_env_id(args.env_id, args.env_module)
             run_dir = args.resume or args.run_dir
             training.train(args, env_factory(args, dist), [*program.split(), *argv], dist)
@@ -79,9 +81,17 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise
         print(f"{error}; make room, then continue with --resume", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "the machine has no more"
+        print(
+            f"too little memory ({reason}); use fewer --num-envs or --num-steps, or a smaller network", file=sys.stderr
+        )
         return 2
     except KeyboardInterrupt as error:
         code = mikasa_suite.exit_code(error)
@@ -97,6 +107,19 @@ def _what_is_left(run_dir: Path | None) -> str:
     if any(run_dir.glob("resume-*.pt")):
         return f"{run_dir} keeps what was written so far, and --resume {run_dir} continues it"
     return f"{run_dir} keeps what was written so far"
+
+
+def _require_run_dir(args: CommonArgs) -> None:
+    """Raise ArgumentError where the folder of the run cannot be written to, FileExistsError where something is in it."""
+    option = "--run-dir" if args.resume is None else "--resume"
+    run_dir = args.default_run_dir() if args.resume is None else args.resume
+    problem = why_not_writable(run_dir, "checkpoint.pt")
+    if problem is not None and not os.path.isfile(run_dir):
+        raise ArgumentError(f"{option} {run_dir}: {problem}; choose another folder")
+    if args.resume is None:
+        from .loggers import require_free
+
+        require_free(run_dir)
 
 
 def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args:

@@ -13,14 +13,18 @@ POLICY_FILES = ("checkpoint.pt", "best.pt")
 """The policies in the folder of a run, the latest and the best."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically: after a crash the old file or the new one is there, never half of one."""
+def write_atomically(path: Path, data: bytes, overwrite: bool = True) -> None:
+    """Write ``data`` to ``path`` atomically: after a crash the old file or the new one is there, never half of one.
+
+    Raises:
+        FileExistsError: there is such a file, and ``overwrite`` is False.
+    """
     with PartialFile(path) as partial:
         with open(partial.handle, "wb", closefd=False) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace()
+        partial.replace(overwrite)
 
 
 def find_policy_file(path: Path) -> Path:

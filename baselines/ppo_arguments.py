@@ -47,7 +47,8 @@ class PPOArgs(CommonArgs):
         require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
         require(self, "clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         if self.final_log_std is not None:
-            require(self, "final_log_std", lambda value: value <= self.init_log_std, "use at most --init-log-std")
+            most = self.init_log_std
+            require(self, "final_log_std", lambda value: -20 <= value <= most, "use -20 to --init-log-std")
 
     def check_batch(self) -> None:
         """Raise ArgumentError where a rollout cannot be divided into minibatches."""

@@ -46,8 +46,14 @@ class PartialFile:
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)
 
-    def replace(self) -> None:
-        """Give the file its final name. A file of that name is replaced."""
+    def replace(self, overwrite: bool = True) -> None:
+        """Give the file its final name, and replace a file of that name.
+
+        Raises:
+            FileExistsError: there is such a file, and ``overwrite`` is False.
+        """
+        if not overwrite:
+            self.target.touch(exist_ok=False)  # claims the name against other processes
         os.replace(self.path, self.target)
         self.close()
 

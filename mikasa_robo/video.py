@@ -53,9 +53,7 @@ class VideoWriter:
             for _ in range(self._hold):
                 self._writer.append_data(self._last)
         self._writer.close()
-        if not self._overwrite:
-            self.path.touch(exist_ok=False)  # claims the name against other processes
-        self._partial.replace()
+        self._partial.replace(self._overwrite)
 
     def discard(self) -> None:
         """Remove the incomplete file. Does nothing after `finish`."""

@@ -338,8 +338,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "final-evaluation-on-selection-seeds",
         "baselines/training.py",
-        "final = run.evaluate(args.final_eval_seed)",
-        "final = run.evaluate(args.eval_seed)",
+        "final = run.evaluate(args.final_eval_seed, plan.final_episodes)",
+        "final = run.evaluate(args.eval_seed, plan.final_episodes)",
         ("tests/test_eval_report.py::test_it_plays_what_the_final_evaluation_of_training_played",),
     ),
     Mutation(

@@ -12,6 +12,7 @@ import torch
 
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, load_network, read_policy
+from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_network
 from mikasa_robo.env_ids import EnvIdError
@@ -37,10 +38,14 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read what a checkpoint says about its policy. No code in it, and none that it names, is run.
 
+    Args:
+        path: the file, or the folder of a run: then its checkpoint.pt, or else its best.pt.
+
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: it is not the checkpoint of a known algorithm.
     """
+    path = find_policy_file(path)
     payload = read_policy(path)
     args_type = algorithm_of(payload, path).load().args_type
     try:

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError
 from .extras import require_modules
-from .output import FileTakenError, require_folder
+from .output import require_new_file
 from .progress import say
 from .report import EVALUATION_FORMAT, METRICS
 
@@ -53,7 +55,8 @@ class Args:
     """Evaluate one checkpoint, or several of one task and algorithm that were trained with different seeds."""
 
     checkpoint: tuple[Path, ...]
-    """Policies that `mikasa train` saved: checkpoint.pt or best.pt of a run."""
+    """Policies that `mikasa train` saved: checkpoint.pt or best.pt of a run, or the folder of a run, which stands for its
+    checkpoint.pt, or else its best.pt."""
     env_id: str | None = None
     """The task that the checkpoints were trained on. Only needed for a task of your own, as module:ID: a module is
     imported only where you name it."""
@@ -83,12 +86,18 @@ def check(args: Args) -> list[Checkpoint]:
         OptionError: an option cannot be used, or the result would be written over a file.
         CheckpointError, FileNotFoundError: see `read_checkpoint`.
     """
+    from mikasa_robo.baselines.arguments import MOST_WORKERS_PER_CORE
+
     from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
 
     if args.num_envs < 1:
         raise OptionError(f"--num-envs {args.num_envs} must be at least 1")
     if args.num_workers is not None and not 1 <= args.num_workers <= args.num_envs:
         raise OptionError(f"--num-workers {args.num_workers} must be from 1 to --num-envs {args.num_envs}")
+    if args.num_workers is not None and args.num_workers > MOST_WORKERS_PER_CORE * (os.cpu_count() or 1):
+        raise OptionError(
+            f"--num-workers {args.num_workers} are too many for this machine; use as many as it has cores"
+        )
     if args.episodes is not None and args.episodes < 1:
         raise OptionError(f"--episodes {args.episodes} must be at least 1")
     if not args.checkpoint:
@@ -113,12 +122,7 @@ def check(args: Args) -> list[Checkpoint]:
                 "an average needs different seeds; leave one out"
             )
     resolve_checkpoint_env_id(first, args.env_id)
-    out = output_path(args, first)
-    if out.exists():
-        raise FileTakenError(f"--out {out} exists; name another file, or move that one away")
-    if not out.parent.is_dir():
-        raise OptionError(f"--out {out}: there is no folder {out.parent}; make it, or name another file")
-    require_folder(out.parent)
+    require_new_file(output_path(args, first))
     return checkpoints
 
 
@@ -206,6 +210,7 @@ def evaluate_checkpoints(
 
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
+    from mikasa_robo.baselines.files import write_atomically
     from mikasa_robo.baselines.loggers import provenance
 
     from .checkpoint import make_policy
@@ -221,7 +226,7 @@ def evaluate_checkpoints(
     with contextlib.ExitStack() as stack:
         try:
             env: Any = (make_factory or env_factory)(trained)(min(args.num_envs, episodes), None)
-        except (RuntimeError, ValueError, gym.error.Error) as error:
+        except (EnvIdError, MemoryError, RuntimeError, ValueError, gym.error.Error) as error:
             raise OptionError(f"{first.path}: cannot make {first.env_id}: {error}") from error
         stack.callback(env.close)
         # The simulator has threads of its own; torch's would only compete with them for the cores.
@@ -246,8 +251,7 @@ def evaluate_checkpoints(
         "runs": [_entry(checkpoint, result) for checkpoint, result in zip(checkpoints, results, strict=True)],
         **provenance(command),
     }
-    with output_path(args, first).open("x") as file:
-        file.write(json.dumps(content, indent=2) + "\n")
+    write_atomically(output_path(args, first), (json.dumps(content, indent=2) + "\n").encode(), overwrite=False)
     return content
 
 

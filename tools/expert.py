@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # torch and the simulator are loaded once the options are kno
 
 __all__ = ["Options", "PolicyName", "film", "main", "policy_maker"]
 
+MOST_EPISODES, MOST_ENVS, MOST_VIEWS, MOST_SEED = 10**9, 65_536, 1_000_000, 2**31
+
 
 @dataclass
 class Options:
@@ -92,14 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(options: Options) -> None:
     """Check what does not depend on the task. Raises OptionError."""
-    for name in ("episodes", "num_envs"):
-        if getattr(options, name) < 1:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1")
-    for name in ("k", "seed"):
-        if getattr(options, name) < 0:
-            raise OptionError(f"--{name} {getattr(options, name)} must be at least 0")
+    for name, low, high in (
+        ("episodes", 1, MOST_EPISODES),
+        ("num_envs", 1, MOST_ENVS),
+        ("k", 0, MOST_VIEWS),
+        ("seed", 0, MOST_SEED),
+    ):
+        if not low <= getattr(options, name) <= high:
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be from {low} to {high}")
     if options.video is not None:
-        require_folder(options.video.parent, "--video: the folder")
+        require_folder(options.video.parent, "--video: the folder", options.video.name)
         if options.video.exists():
             raise OptionError(f"--video {options.video} exists already; choose another name, or move it away")
 

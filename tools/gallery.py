@@ -94,7 +94,7 @@ def _chosen(options: Options) -> dict[str, tuple[str, CameraView]]:
         raise OptionError("--family and --env-id exclude each other; leave one out")
     if not SIZES[0] <= options.size <= SIZES[1]:
         raise OptionError(f"--size {options.size} must be a number of pixels from {SIZES[0]} to {SIZES[1]}")
-    require_folder(options.out)
+    require_folder(options.out, longest_name=max((f"{name}.webp" for name in families), key=len))
     if not options.env_id:
         return {family: families[family] for family in options.family or families}
     return {env_id: (env_id, _view_of(env_id)) for env_id in map(resolve_env_id, options.env_id)}

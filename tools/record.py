@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ HOLD = 20
 AT_A_TIME = 4
 """Episodes that are simulated and drawn together, each for a video of its own."""
 SIZES = (128, 2048)  # pixels
+MOST_TILES, MOST_VIDEOS = 256, 10_000
+MOST_SEED = 2**31
 
 
 @dataclass
@@ -167,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     say("loading the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
+    from mikasa_robo.baselines.files import find_policy_file
     from mikasa_robo.sim.render import RenderingUnavailableError
 
     from .checkpoint import import_foreign
@@ -174,12 +178,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         import_foreign(options.algorithm, options.network)
+        if options.policy not in POLICY_NAMES:
+            options.policy = str(find_policy_file(Path(options.policy)))
+            print(f"policy: {options.policy}")
         options = dataclasses.replace(options, env_id=_resolve(options))
         robot_task = _is_robot_task(options.env_id)
         (_check_policy if robot_task else _check_gymnasium)(options)
         for line in (record if robot_task else _record_gymnasium)(options, load_player(options.policy)):
             print(line, flush=True)
-    except (OptionError, CheckpointError, UnsuitablePolicyError, RenderingUnavailableError) as error:
+    except (
+        OptionError,
+        CheckpointError,
+        FileNotFoundError,
+        UnsuitablePolicyError,
+        RenderingUnavailableError,
+    ) as error:
         print(error, file=sys.stderr)
         return 2
     return 0
@@ -198,13 +211,14 @@ def _resolve(options: Options) -> str:
 
 def _check(options: Options) -> None:
     """Check what does not depend on the task. Raises OptionError."""
-    if options.policy not in POLICY_NAMES and not Path(options.policy).is_file():
+    if options.policy not in POLICY_NAMES and not os.path.exists(options.policy):
         names = ", ".join(name for name in POLICY_NAMES if name not in EARLIER_NAMES)
         raise OptionError(f"--policy {options.policy} is not a file; give a checkpoint, or one of {names}")
-    if options.episodes < 1:
-        raise OptionError(f"--episodes {options.episodes} must be at least 1")
-    if options.seed < 0:
-        raise OptionError(f"--seed {options.seed} must be at least 0")
+    most = MOST_TILES if options.tiled else MOST_VIDEOS
+    if not 1 <= options.episodes <= most:
+        raise OptionError(f"--episodes {options.episodes} must be from 1 to {most}")
+    if not 0 <= options.seed <= MOST_SEED:
+        raise OptionError(f"--seed {options.seed} must be from 0 to {MOST_SEED}")
     if not SIZES[0] <= options.size <= SIZES[1] or options.size % 2:
         raise OptionError(f"--size {options.size} must be an even number of pixels from {SIZES[0]} to {SIZES[1]}")
     if len(options.overlay) != len(set(options.overlay)) or (

@@ -8,8 +8,10 @@ A run counts once it is finished, which means that it has a final_eval.json. Oth
 from __future__ import annotations
 
 import csv
+import fnmatch
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -120,18 +122,17 @@ def collect(paths: Sequence[Path]) -> Collection:
     result = Collection()
     seen: set[Path] = set()
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise FileNotFoundError(
                 f"{path} does not exist; name a run folder, a folder of run folders, or a file of `mikasa eval`"
             )
         if path.is_dir():
-            folders = [path, *sorted(p for p in path.rglob("*") if p.is_dir())]
-            files = sorted(p for folder in folders for p in folder.glob("*.json") if p.name != "final_eval.json")
+            folders, files = _search(path)
         else:
             folders, files = [], [path]
         before = len(result.runs) + len(result.problems)
         for folder in folders:
-            if folder.resolve() not in seen and any(any(folder.glob(name)) for name in RUN_FILES):
+            if folder.resolve() not in seen:
                 seen.add(folder.resolve())
                 _read_run(folder, result)
         for file in files:
@@ -144,11 +145,23 @@ def collect(paths: Sequence[Path]) -> Collection:
     return result
 
 
+def _search(path: Path) -> tuple[list[Path], list[Path]]:
+    """The run folders at or below ``path``, and the JSON files that may be evaluations. What cannot be read is skipped."""
+    folders, files = [], []
+    for place, _, names in os.walk(path):
+        if any(fnmatch.filter(names, pattern) for pattern in RUN_FILES):
+            folders.append(Path(place))
+        files += [Path(place, name) for name in names if name.endswith(".json") and name != "final_eval.json"]
+    return sorted(folders), sorted(files)
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ``ValueError`` that says what is wrong with the file."""
     try:
+        if not path.is_file():
+            raise ValueError("not a regular file")
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} cannot be read ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
@@ -156,7 +169,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _scores(summary: dict[str, Any]) -> dict[str, float]:
-    return {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
+    scores = {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
+    if any(map(math.isinf, scores.values())):
+        raise ValueError(f"a result is infinite: {scores}")
+    return scores
 
 
 def _read_run(folder: Path, into: Collection) -> None:
@@ -180,7 +196,7 @@ def _read_run(folder: Path, into: Collection) -> None:
         )
     except KeyError as error:
         into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
-    except (AttributeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
         into.problems.append((folder, f"broken: {error}"))
     else:
         into.runs.append(run)
@@ -230,7 +246,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
         ]
     except KeyError as error:
         into.problems.append((file, f"broken: lacks {error}"))
-    except (AttributeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
         into.problems.append((file, f"broken: {error}"))
 
 
@@ -305,11 +321,12 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str, path: Pat
     for axes, (env_id, algorithms) in zip(grid.flat, panels.items(), strict=False):
         for algorithm, curves in algorithms.items():
             steps, means, errors = learning_curve(curves)
-            label = f"{algorithm} ({len(curves)} {'run' if len(curves) == 1 else 'runs'})"
+            shown = algorithm.replace("$", r"\$")  # a pair of them would be a formula
+            label = f"{shown} ({len(curves)} {'run' if len(curves) == 1 else 'runs'})"
             axes.plot(steps, means, color=colours[algorithm], label=label)
             low, high = np.array(means) - np.array(errors), np.array(means) + np.array(errors)
             axes.fill_between(steps, low, high, color=colours[algorithm], alpha=0.2, linewidth=0)
-        axes.set(title=env_id, xlabel="environment steps", ylabel=metric.replace("_", " "))
+        axes.set(title=env_id.replace("$", r"\$"), xlabel="environment steps", ylabel=metric.replace("_", " "))
         if metric.startswith("success"):
             axes.set_ylim(-0.02, 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(5))
