@@ -208,12 +208,13 @@ def evaluate_checkpoints(
     """
     import gymnasium as gym
 
+    from mikasa_robo.baselines.checkpoints import load_network
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
     from mikasa_robo.baselines.files import write_atomically
     from mikasa_robo.baselines.loggers import provenance
 
-    from .checkpoint import make_policy
+    from .checkpoint import make_policy, why_unfit
 
     require_modules("report", "rliable")
     checkpoints = check(args)
@@ -235,7 +236,10 @@ def evaluate_checkpoints(
         results = []
         for checkpoint in checkpoints:
             say(f"{checkpoint.path}: playing {episodes} episodes")
-            policy = make_policy(checkpoint, device=device)
+            network = load_network(checkpoint.path, device)
+            if problem := why_unfit(network, env):
+                raise OptionError(f"{checkpoint.path} does not fit {first.env_id} {problem}")
+            policy = make_policy(checkpoint, network)
             result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
             log.info("%s, %s", checkpoint.path, result.describe())
             results.append(result)

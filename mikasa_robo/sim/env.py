@@ -26,11 +26,12 @@ from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
-from .arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .call_arguments import checked_action
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
+from .draw_pool import default_processes
 from .kinematics import BatchedCpuKinematics
+from .make_arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .materials import undrawn_materials
 from .render import refuse_fork, require_rendering
 from .renewal import SceneRenewal
@@ -64,6 +65,9 @@ class BatchedSimMixin(BaseEnv):
         render_backend: "auto" draws only if the observation or render mode needs images. Otherwise it is "none", which is
             faster and needs no Vulkan. All other values are ManiSkill's.
         sim_threads: threads of the batched CPU simulation; None: one for each core.
+        render_workers: processes that draw the images of observations in batched CPU simulation; 0: this process draws
+            them. None: one for each of ``sim_threads``, each with at least four environments, if that makes two or more,
+            and otherwise 0. Images are the same to the bit.
         sim_debug: raise on patterns that are undefined on a GPU; None: only if the environment variable
             MIKASA_SIM_DEBUG is set to 1.
         robot_visuals: how robots are drawn. "stock": the meshes that ManiSkill ships. "low_poly": a tenth of their
@@ -92,6 +96,7 @@ class BatchedSimMixin(BaseEnv):
         render_backend: str | None = "auto",
         sim_threads: int | None = None,
         sim_debug: bool | None = None,
+        render_workers: int | None = None,
         robot_visuals: RobotVisuals = "stock",
         obs_mode: str | None = None,
         render_mode: str | None = None,
@@ -118,6 +123,8 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
+        if num_envs == 1 and not self._batched_cpu:
+            parallel_in_single_scene = False  # a single environment is alone in its scene
         num_envs = check_num_envs(num_envs, self._batched_cpu)
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
@@ -137,6 +144,8 @@ class BatchedSimMixin(BaseEnv):
             if not torch.cuda.is_available():
                 require_rendering(asked)
             refuse_fork(asked)
+        cpu_draws = self._batched_cpu and self._observes_pictures and render_backend in ("cpu", "sapien_cpu")
+        self._render_workers = _checked_render_workers(render_workers, num_envs, self._sim_threads, cpu_draws)
         super().__init__(
             *args,
             num_envs=num_envs,
@@ -185,6 +194,7 @@ class BatchedSimMixin(BaseEnv):
             threads=self._sim_threads,
             debug=self._sim_debug,
             parallel_in_single_scene=self._parallel_in_single_scene,
+            render_workers=self._render_workers,
         )
         self.scene.px.timestep = 1.0 / self._sim_freq
 
@@ -416,6 +426,26 @@ class BatchedSimMixin(BaseEnv):
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("this environment was closed: make a new one to go on")
+
+
+def _checked_render_workers(asked: int | None, num_envs: int, threads: int, cpu_draws: bool) -> int:
+    """How many processes draw; 0: this one. Raises ValueError for a number that cannot be used."""
+    if asked is None:
+        return default_processes(num_envs, threads) if cpu_draws else 0
+    if asked == 0:
+        return 0
+    asked = positive_int("render_workers", asked)
+    if asked > num_envs:
+        raise ValueError(
+            f"render_workers={asked} is more than num_envs={num_envs}: each draws at least one environment; "
+            f"use render_workers={num_envs} or less"
+        )
+    if not cpu_draws:
+        raise ValueError(
+            f"render_workers={asked} is for images in observations that the CPU draws in batched CPU simulation: use "
+            "obs_mode='rgb', sim_backend='physx_cpu', render_backend='cpu' and num_envs > 1, or leave it out"
+        )
+    return asked
 
 
 @functools.cache
