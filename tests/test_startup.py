@@ -101,6 +101,7 @@ def test_a_result_of_the_doctor_is_shown_at_once(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "_run", stuck)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         doctor.main([])
     found = capsys.readouterr()
