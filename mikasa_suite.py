@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -99,6 +100,8 @@ def main() -> int:
     """The console script."""
 
     def command() -> int:
+        if not sys.warnoptions:  # about torch's own code, which a user of a command cannot do anything about
+            warnings.filterwarnings("ignore", module=r"torch\b")
         from mikasa_robo.tools.cli import main
 
         return main()

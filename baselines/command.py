@@ -49,7 +49,8 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, EnvIdError, RegistryError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("loading torch and the simulator ...", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("loading torch and the simulator ...", file=sys.stderr, flush=True)
     return _train(spec, argv, program)
 
 

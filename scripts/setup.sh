@@ -39,15 +39,15 @@ fi
 
 # ---- Python -----------------------------------------------------------------------------------------------------------
 python="${PYTHON:-python3}"
-command -v "$python" >/dev/null || fail "'$python' does not exist; install Python 3.10 or newer, or set PYTHON to its path"
+command -v "$python" >/dev/null || fail "'$python' does not exist; install Python 3.10, 3.11 or 3.12, or set PYTHON to its path"
 fingerprint="$(cat "$root/pyproject.toml" "$root/constraints.txt" "${BASH_SOURCE[0]}" | cksum) $root"
 
 if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$fingerprint" ]]; then
   say "$venv is up to date"
 else
   if [[ ! -x "$venv/bin/python" ]]; then
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-      fail "$("$python" --version) is too old; set PYTHON to an interpreter of version 3.10 or newer"
+    "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' ||
+      fail "$("$python" --version) cannot be used; set PYTHON to an interpreter of version 3.10, 3.11 or 3.12"
     say "making $venv with $("$python" --version)"
     "$python" -m venv "$venv" ||
       fail "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv, then run this again"

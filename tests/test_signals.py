@@ -202,6 +202,23 @@ def test_an_interrupt_in_a_destructor_is_not_lost(tmp_path: Path) -> None:
     assert found.seconds < 1.5, "not left to the deadline"
 
 
+def test_warnings_of_torch_are_not_shown() -> None:
+    hook = (
+        "import warnings\n"
+        "import mikasa_robo.tools.record as record\n"
+        "def main(argv):\n"
+        "    for module in ('torch.serialization', 'torchlike', 'my_task'):\n"
+        "        warnings.warn_explicit(f'from {module}', UserWarning, 'file.py', 1, module=module)\n"
+        "record.main = main"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(hook=hook), "record"], capture_output=True, text=True, check=True
+    )
+    assert "from torchlike" in done.stderr
+    assert "from my_task" in done.stderr
+    assert "from torch.serialization" not in done.stderr
+
+
 def test_an_ignored_interrupt_stays_ignored() -> None:
     """As under nohup, and in the background of a shell script."""
     code = (

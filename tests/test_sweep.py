@@ -20,6 +20,7 @@ from tool_helpers import OWN_ID, own_task
 
 from mikasa_robo.baselines import registry
 from mikasa_robo.tools import sweep as module
+from mikasa_robo.tools.report import collect
 from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
 
 __all__ = ["own_task"]  # a fixture
@@ -413,3 +414,20 @@ def test_a_bad_file_is_refused_by_key_and_fix(
     assert main([str(file)]) == 2
     assert capsys.readouterr().err.startswith(str(file))
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_score_of_a_finished_run_is_that_of_the_report(tmp_path: Path) -> None:
+    """Its last evaluation during training may say something else."""
+    (planned,) = plan(tmp_path, 1).runs
+    folder = tmp_path / planned.name
+    folder.mkdir()
+    (folder / "progress.csv").write_text("step,eval/success_once\n4096,0.75\n")
+    progress = module.Progress(planned, folder, state="running")
+    assert "success 75.0%" in module.table([progress])
+    final = {"episodes": 100, "success_once": 0.5, "success_at_end": 0.5, "return": 1.0, "length": 9.0}
+    run = {"env_id": planned.env_id, "algorithm": planned.algorithm, "seed": 1, "training_steps": 4096, "final": final}
+    (folder / "final_eval.json").write_text(json.dumps(run))
+    progress.state = "finished"
+    assert "success 50.0%" in module.table([progress])
+    (found,) = collect([folder]).runs
+    assert found.scores["success_once"] == 0.5

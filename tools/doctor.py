@@ -28,7 +28,7 @@ from .progress import say
 
 __all__ = ["Check", "examine", "main"]
 
-OLDEST_PYTHON = (3, 10)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 12)
 PACKAGES = ("mikasa-suite", "mani-skill", "sapien", "torch", "gymnasium", "numpy", "pytorch-kinematics", "tyro")
 ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
 """Where the Vulkan loader looks for drivers, besides the user's own folders."""
@@ -142,9 +142,9 @@ def _run(code: str, *args: str) -> tuple[str | None, str]:
 
 
 def _python() -> Check:
-    ok = sys.version_info >= OLDEST_PYTHON
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    fix = None if ok else f"PYTHON=python{oldest} bash scripts/setup.sh  # any Python from {oldest} on"
+    ok = OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON
+    oldest, newest = (".".join(map(str, version)) for version in (OLDEST_PYTHON, NEWEST_PYTHON))
+    fix = None if ok else f"PYTHON=python{newest} bash scripts/setup.sh  # any Python from {oldest} to {newest}"
     return Check("Python", ok, f"{platform.python_version()} at {sys.executable}", fix)
 
 

@@ -14,8 +14,9 @@ INTERVAL = 5.0
 
 
 def say(text: str) -> None:
-    """Write a line on what comes next."""
-    print(f"{text} ...", file=sys.stderr, flush=True)
+    """Write a line on what comes next, if somebody is watching: in the log of a script it would only be in the way."""
+    if sys.stderr.isatty():
+        print(f"{text} ...", file=sys.stderr, flush=True)
 
 
 class Progress:
