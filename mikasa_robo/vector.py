@@ -19,8 +19,8 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.checks import one_of
 from mikasa_robo.core.seeds import Seed
-from mikasa_robo.sim.arguments import checked_action, checked_options
 from mikasa_robo.sim.backend import checked_env_idx
+from mikasa_robo.sim.call_arguments import checked_action, checked_options
 from mikasa_robo.workers.nested import is_batched, map_leaves
 
 __all__ = ["TaskVectorEnv", "make_single_env", "make_vector_env"]

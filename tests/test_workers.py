@@ -253,7 +253,7 @@ def test_workers_wait_without_using_a_core(pair: Pair) -> None:
 
 # ---------------------------------------------------------------------- training and evaluation
 TRAIN = (
-    f"--env-id {ID} --num-envs 6 --num-steps 16 --total-timesteps 288 --stagger-groups 3 --num-minibatches 2 "
+    f"--env-id {ID} --num-envs 6 --num-steps 32 --total-timesteps 384 --stagger-groups 3 --num-minibatches 2 "
     "--update-epochs 1 --eval-episodes 3 --eval-num-envs 1 --no-video --seed 5 --torch-threads 1"
 ).split()
 
@@ -278,10 +278,10 @@ def test_training_in_workers_gives_the_same_policy(runs: tuple[Path, Path]) -> N
     for folder in runs:
         with (folder / "progress.csv").open(newline="") as file:
             tables.append(list(csv.DictReader(file)))
-    assert len(tables[0]) == 3
-    assert any(row["train/return"] for row in tables[0]), "no episode has ended"
+    assert len(tables[0]) == 2
+    assert any(row.get("train/return") for row in tables[0]), "no episode has ended"
     for row, other in zip(*tables, strict=True):
-        clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s"}
+        clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s", "other_s"}
         assert {k: v for k, v in row.items() if k not in clock} == {k: v for k, v in other.items() if k not in clock}
     finals = [json.loads((folder / "final_eval.json").read_text())["final"] for folder in runs]
     assert finals[0] == finals[1]
@@ -300,8 +300,8 @@ def test_evaluation_in_workers_gives_the_same_scores(runs: tuple[Path, Path], tm
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--num-workers", "0"], "--num-workers 0 cannot be used; use 1 to --num-envs"),
-        (["--num-workers", "7"], "--num-workers 7 cannot be used; use 1 to --num-envs"),
+        (["--num-workers", "0"], "--num-workers 0 cannot be used; use 1 to "),
+        (["--num-workers", "7"], "--num-workers 7 cannot be used; use 1 to "),
         (["--num-workers", "2", "--sim-backend", "physx_cuda"], "--sim-backend physx_cuda: on a GPU one process"),
         (["--num-workers", "2", "--env-id", "PickCube-v1"], "for the robot tasks of `mikasa list`, and PickCube-v1"),
         (["--num-workers", "2", "--env-id", "MemoryLength-v0"], "for the robot tasks of `mikasa list`, and MemoryLen"),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mikasa_robo.sim.arguments import RESET_OPTIONS, checked_options
+from mikasa_robo.sim.call_arguments import RESET_OPTIONS, checked_options
 from mikasa_robo.sim.env import BatchedSimMixin
 
 from .pcg import BatchedPCG64
@@ -89,6 +89,10 @@ class SeededEnv(BatchedSimMixin):
             # no task uses ManiSkill's own generators; reseeding some of them would change every environment
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
         return super().reset(seed=outer, options=options)
+
+    def _clear_sim_state(self) -> None:
+        # what was simulated before must not show in the new episodes
+        self._clear_sim_history()
 
     def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
         """The next ``columns`` uniform numbers of the environments ``env_idx`` (b,)."""

@@ -21,8 +21,8 @@ import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
-from mikasa_robo.sim.arguments import checked_action, checked_options
 from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
+from mikasa_robo.sim.call_arguments import checked_action, checked_options
 
 from .nested import Path, flatten, is_batched, map_leaves, unflatten
 from .pool import WorkerError, WorkerPool
