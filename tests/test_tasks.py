@@ -387,6 +387,7 @@ def start(env: Env) -> Record:
 def test_a_seed_gives_env_i_the_same_episode_in_any_batch(single: Env, batch: Env, big: Env) -> None:
     records = []
     for env in (single, batch, big):
+        env.reset(seed=20)
         env.step(random_actions(env, 1, seed=0)[0])  # something is left over to be cleared
         obs, _ = env.reset(seed=21)
         records.append(start(env) | {"obs": obs})

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -326,6 +327,13 @@ def test_a_task_of_ones_own_is_made_as_one_batch(monkeypatch: pytest.MonkeyPatch
         monkeypatch.undo()
         gym.registry.pop(row.id)
         mikasa_robo.catalog._TABLE.pop(row.id)
+
+
+def test_an_id_may_name_the_module() -> None:
+    """In a process that has not imported it."""
+    code = "import gymnasium as gym; gym.make_vec('mikasa_robo:RememberColor3-v0', vectorization_mode='none')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Invalid vectorization mode" in done.stderr, "the ID was not found"
 
 
 @pytest.mark.parametrize(
