@@ -15,10 +15,11 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from mikasa_robo.checks import whole_number
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
-from .arguments import ArgumentError, CommonArgs
+from .arguments import MOST_ENVS, ArgumentError, CommonArgs
 from .distributed import DistContext
 from .spaces import Obs, flatten, map_tensors
 
@@ -42,6 +43,9 @@ __getattr__ = deprecated_names(__name__, {"make_env": "make_training_env", "LONG
 
 UNKNOWN_HORIZON = 100_000
 """Upper bound of the length of an episode, in steps, where the environment does not say how long one is."""
+
+LIBRARIES = ("gymnasium", "mani_skill", "mikasa_base", "mikasa_robo")
+"""Packages whose environments raise only where an argument cannot be used."""
 
 EnvFactory = Callable[[int, str | None], Any]
 """(num_envs, render_mode) to a batched environment: one with ManiSkill's interface, without automatic resets, or a
@@ -235,7 +239,7 @@ def make_training_env(
     make: Callable[..., gym.Env[Any, Any]] = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
     if num_workers is not None and render_mode is None:
         make = functools.partial(mikasa_robo.make_env, num_workers=min(num_workers, num_envs))
-    with _named(env_kwargs):
+    with _named(env_id, env_kwargs):
         env = make(env_id, **kwargs)
     space = env.get_wrapper_attr("single_observation_space")
     if isinstance(space, gym.spaces.Dict) and set(flatten(space)) != set(space):
@@ -262,14 +266,22 @@ def _make_maniskill_task(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
 
 
 @contextlib.contextmanager
-def _named(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Name ``env_kwargs`` in the error of an environment that does not take one of them."""
+def _named(env_id: str, env_kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Turn errors of making an environment into ValueErrors that name ``env_kwargs``.
+
+    In an environment of the user's own only those about unknown arguments: the others may be errors in its code.
+    """
     try:
         yield
-    except TypeError as error:
-        if not env_kwargs:
+    except (RuntimeError, ValueError, gym.error.Error):
+        raise
+    except Exception as error:
+        entry_point = gym.spec(env_id).entry_point
+        known = isinstance(entry_point, str) and entry_point.split(".")[0] in LIBRARIES
+        if not known and not (isinstance(error, TypeError) and env_kwargs):
             raise
-        raise ValueError(f"--env-kwargs {' '.join(env_kwargs)}: {error}") from error
+        given = f"--env-kwargs {' '.join(env_kwargs)}: " if env_kwargs else ""
+        raise ValueError(f"{given}{str(error) or type(error).__name__}") from error
 
 
 def make_gymnasium_env(
@@ -286,7 +298,10 @@ def make_gymnasium_env(
     spec = gym.spec(env_id)
     variant = mikasa_base.VARIANTS.get(env_id)
     kwargs: dict[str, Any] = {**env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
-    with _named(env_kwargs):
+    if variant is None and spec.max_episode_steps is None:
+        raise ValueError(f"{env_id} has no time limit; register it with max_episode_steps")
+    whole_number("num_envs", num_envs, 1, MOST_ENVS)
+    with _named(env_id, env_kwargs):
         if variant is not None and spec.vector_entry_point is not None:
             env = gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
         else:

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+from mikasa_robo.partial_files import remove_leftovers
 
 from .files import write_atomically
 
@@ -75,6 +76,7 @@ def sole_writer(run_dir: Path) -> Iterator[None]:
             ) from error
         except OSError as error:  # some network file systems have no locks
             log.warning("%s cannot be locked (%s): make sure that only one process trains there", run_dir, error)
+        remove_leftovers(run_dir)
         yield
     finally:
         os.close(folder)
@@ -136,6 +138,8 @@ class RunLogger:
             wandb_options: keyword arguments of ``wandb.init``; None for no Weights & Biases.
             after: step from which a resumed run continues; later rows are dropped.
         """
+        from torch.utils.tensorboard import SummaryWriter  # not above: playing a policy does not need it
+
         self._csv = ProgressCsv(run_dir / "progress.csv")
         if after is not None:
             self._csv.go_on(after)

@@ -1,4 +1,4 @@
-"""What `ppo_mlp` and `ppo_lstm` share: arguments, minibatches, the clipped loss and the gradient step.
+"""What `ppo_mlp` and `ppo_lstm` share: minibatches, the clipped loss and the gradient step.
 
 PPO is Schulman et al., 2017, arXiv 1707.06347.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .arguments import CommonArgs, require
 from .distributed import DistContext
 from .networks import NetworkPolicy, make_network
+from .ppo_arguments import PPOArgs
 from .protocol import Network, Setup
 
 __all__ = [
@@ -31,56 +30,6 @@ __all__ = [
     "standardize",
     "summarize",
 ]
-
-
-@dataclass
-class PPOArgs(CommonArgs):
-    """The arguments of PPO."""
-
-    num_minibatches: int = 8
-    """Minibatches in an epoch; must divide num_envs x num_steps."""
-    update_epochs: int = 8
-    """Passes over a rollout in one update."""
-    gamma: float = 0.9
-    """Discount. The shaped reward needs no long view: 0.9 looks about 10 steps ahead."""
-    gae_lambda: float = 0.9
-    """Trace decay of the advantage estimate."""
-    clip_range: float = 0.2
-    """Range around 1 beyond which the probability ratio has no gradient."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
-    """Maximum norm of the gradient; larger gradients are scaled down to it."""
-    target_kl: float = 0.1
-    """An update stops early once the policy has moved this far (approximate KL divergence); 0 turns this off."""
-    normalize_advantages: bool = True
-    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
-    final_log_std: float | None = None
-    """Upper bound of the logarithm of the standard deviation at the end of the run; the bound decreases linearly from
-    init_log_std. By default there is no bound. For tasks in which the robot must come to rest, which strong exploration
-    noise prevents."""
-
-    def check(self) -> None:
-        """Raise ArgumentError where a value cannot be used, before anything is created."""
-        super().check()
-        require(self, "update_epochs", lambda value: value >= 1, "use at least 1")
-        require(self, "entropy_coef value_coef target_kl", lambda value: value >= 0, "use at least 0")
-        require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
-        require(self, "clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
-        if self.final_log_std is not None:
-            require(self, "final_log_std", lambda value: value <= self.init_log_std, "use at most --init-log-std")
-
-    def check_batch(self) -> None:
-        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
-        require(self, "num_minibatches", lambda value: value >= 1, "use at least 1")
-        self.check_minibatches()
-        super().check_batch()
-
-    def check_minibatches(self) -> None:
-        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
-        raise NotImplementedError
 
 
 class PPO:

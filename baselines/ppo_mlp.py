@@ -2,8 +2,8 @@
 
     mikasa train ppo-mlp --env-id RememberColor3-v0
 
-Top to bottom: the arguments, a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
-are in `ppo` and `advantages`.
+Top to bottom: a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
+are in `ppo` and `advantages`, the arguments in `ppo_arguments`.
 """
 
 from __future__ import annotations
@@ -16,51 +16,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+import mikasa_suite
 from mikasa_robo import tensors
 
 from . import training
 from .advantages import compute_gae
-from .arguments import ArgumentError, nearest_divisor, require
+from .arguments import ArgumentError
 from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
-from .ppo import PPO, PPOArgs, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
+from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
+from .ppo_arguments import PPOArgs
+from .ppo_arguments import PPOMLPArgs as Args
 from .protocol import FeedForwardNetwork
 from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
 from .threads import BatchThreads
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
-
-
-@dataclass
-class Args(PPOArgs):
-    """Train PPO with a network without memory."""
-
-    algorithm: ClassVar[str] = "ppo-mlp"
-    default_obs: ClassVar[str] = "state"
-    default_network: ClassVar[str] = "mlp"
-
-    hidden_sizes: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of actor and critic."""
-
-    def check(self) -> None:
-        """Raise ArgumentError where a value cannot be used, before anything is created."""
-        super().check()
-        require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
-
-    def check_minibatches(self) -> None:
-        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
-        if self.batch_size % self.num_minibatches:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} does not divide the batch, --num-envs {self.num_envs} x "
-                f"--num-steps {self.num_steps} = {self.batch_size}; "
-                f"use {nearest_divisor(self.batch_size, self.num_minibatches)}"
-            )
-        if self.batch_size // self.num_minibatches < 2 and self.normalize_advantages:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
-                f"its advantage; use at most {self.batch_size // 2}, or --no-normalize-advantages"
-            )
 
 
 @dataclass
@@ -221,4 +193,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mikasa_suite.run(main))

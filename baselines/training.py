@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from mikasa_robo.deprecation import deprecated_names
+from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import Checkpoints, read_policy, save_policy
+from .checkpoints import CheckpointError, Checkpoints, read_policy, save_policy
 from .distributed import DistContext
 from .environments import (
     UNKNOWN_HORIZON,
@@ -34,7 +35,7 @@ from .environments import (
     reset_with,
 )
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, find_horizon, plan_evaluations, torch_threads
-from .files import write_atomically
+from .files import find_policy_file, write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .protocol import Algorithm, Setup
 from .registry import RegistryError, get_algorithm
@@ -126,7 +127,13 @@ def _train(
         stack.enter_context(torch_threads(1))
         run = _Run(args, env, eval_env, plan, run_dir, dist, start)
         if saved is not None:
-            run.restore(saved)
+            try:
+                run.restore(saved)
+            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"--resume {run_dir}: the newest checkpoint does not fit this run ({type(error).__name__}: {error}); "
+                    "move it away to continue from an older one, or start a new run"
+                ) from error
         elif args.init_from is not None:
             run.init_from(args.init_from)
         if dist.is_main:
@@ -144,7 +151,8 @@ def _train(
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
             run.logger = RunLogger(run_dir, args.to_dict(), wandb, None if saved is None else saved["step"])
             stack.callback(run.logger.close)
-        run.learn()
+        with finish_first():  # an interrupted run saves its policy
+            run.learn()
         if not dist.is_main:
             return {}
         final = run.evaluate(args.final_eval_seed, plan.final_episodes)
@@ -352,11 +360,10 @@ class _Run:
             CheckpointError: the file holds no policy.
         """
         try:
-            payload = read_policy(path, self.device)
+            path = find_policy_file(path)
         except FileNotFoundError as error:
-            raise ArgumentError(
-                f"--init-from {path}: there is no such file; name the checkpoint.pt of a run"
-            ) from error
+            raise ArgumentError(f"--init-from {error}") from error
+        payload = read_policy(path, self.device)
         own = {"network": self.args.network_name, **self.network.to_dict()}
         other = {"network": payload["network_name"], **payload["network"]}
         for name, value in own.items():
@@ -368,7 +375,10 @@ class _Run:
                     f"--init-from {path} has {name} {other.get(name)}, and this run {value}; "
                     "both need the same network, and observations of the same sizes"
                 )
-        self.network.load_state_dict(payload["state_dict"])
+        try:
+            self.network.load_state_dict(payload["state_dict"])
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ArgumentError(f"--init-from {path} holds weights of another network: {error}") from error
         log.info("starting from the policy of %s, trained on %s for %d steps", path, payload["env_id"], payload["step"])
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -388,7 +398,7 @@ def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
         ArgumentError: the run is complete, or was started with another algorithm or number of processes.
         CheckpointError: there is no checkpoint that can be read.
     """
-    if (run_dir / "final_eval.json").exists():
+    if os.path.exists(run_dir / "final_eval.json"):  # no error for a name that no folder can have
         raise ArgumentError(f"--resume {run_dir} is complete: final_eval.json is there; start a new run instead")
     saved = Checkpoints.load_newest(run_dir)
     if saved["algorithm"] != algorithm:

@@ -359,9 +359,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "checkpoint-not-atomic",
         "baselines/files.py",
-        '    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")\n',
-        "    path.unlink(missing_ok=True)\n"
-        '    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")\n',
+        "    with PartialFile(path) as partial:\n",
+        "    path.unlink(missing_ok=True)\n    with PartialFile(path) as partial:\n",
         ("tests/test_ppo.py::test_a_file_is_replaced_as_a_whole_or_not_at_all",),
     ),
     Mutation(

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from sim_helpers import ROOT
 from torch import Tensor
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
@@ -40,6 +39,7 @@ from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
 
+ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
 
 
@@ -435,39 +435,44 @@ def test_auto_chooses_the_preset_by_the_task() -> None:
 
 
 # ---------------------------------------------------------------------- several processes
-TEAM_SCRIPT = """
-import sys, torch
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.baselines.environments import make_gymnasium_env
-from mikasa_robo.baselines.distributed import join_processes
-from test_ppo_lstm import clocks
-torch.set_num_threads(1)
-with join_processes() as dist:
-    for module in (ppo_mlp, ppo_lstm):
-        args = module.Args(
-            env_id="Clock", num_envs=int(sys.argv[2]), num_steps=12, num_minibatches=2, update_epochs=2, target_kl=0.0,
-            total_timesteps=96, stagger_groups=2, eval_every=0, eval_episodes=2, eval_num_envs=2, video=False,
-            run_dir=__import__("pathlib").Path(sys.argv[1]) / module.Args.algorithm, torch_threads=1, max_grad_norm=1e9,
-        )
-        module.train(args, lambda n, render_mode: clocks(n), dist=dist)
-"""
+def train_both(folder: Path, num_envs: int) -> None:
+    """Both algorithms with ``num_envs`` environments a process, in as many processes as torchrun started, else in this."""
+    with join_processes() as dist:
+        for module in (ppo_mlp, ppo_lstm):
+            args = module.Args(
+                env_id="Clock",
+                num_envs=num_envs,
+                num_steps=12,
+                num_minibatches=2,
+                update_epochs=2,
+                target_kl=0.0,
+                total_timesteps=96,
+                stagger_groups=2,
+                eval_every=0,
+                eval_episodes=2,
+                eval_num_envs=2,
+                video=False,
+                run_dir=folder / module.Args.algorithm,
+                torch_threads=1,
+                max_grad_norm=1e9,
+            )
+            module.train(args, lambda n, render_mode: clocks(n), dist=dist)
 
 
 def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path: Path) -> None:
     """The gradients of all steps are alike, or the weights that they led to would not be."""
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    train_both(tmp_path / "one", 4)
     script = tmp_path / "script.py"
-    script.write_text(TEAM_SCRIPT)
+    script.write_text("import pathlib, sys, test_ppo_lstm as t; t.train_both(pathlib.Path(sys.argv[1]), 2)")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for command, name, n in (([sys.executable], "one", 4), (torchrun, "two", 2)):
-        done = subprocess.run(
-            [*command, str(script), str(tmp_path / name), str(n)],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [*torchrun, str(script), str(tmp_path / "two")],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
     for algorithm in ("ppo-mlp", "ppo-lstm"):
         one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():
