@@ -222,7 +222,8 @@ def test_a_run_of_version_1_continues_with_what_it_had_learnt(
     old, name = OLD / algorithm, algorithm.replace("_", "-")
     run = stop_after(128, old, tmp_path / "run")
     saved = load_checkpoint(run / "resume-000000000128.pt", "mikasa/run/1")
-    trained, first = get_algorithm(name).load(), []
+    trained: Any = get_algorithm(name).load()
+    first: list[Any] = []
     rollout = trained.rollout
 
     def watch(self: Any, *args: Any) -> Any:
