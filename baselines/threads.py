@@ -79,12 +79,15 @@ class BatchThreads:
         (total, gradients), *others = self.run(size, part)
         for figures, more in others:
             total = total + figures
-            gradients = [
-                a if b is None else b if a is None else a.add_(b) for a, b in zip(gradients, more, strict=True)
-            ]
+            pairs = zip(gradients, more, strict=True)
+            gradients = [a if b is None else b if a is None else a + b for a, b in pairs]
+        taken: set[int] = set()
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            if gradient is not None and gradient.stride() != parameter.stride():
-                # `backward` would do so too; fused optimisers read the memory of both in one order.
+            # As `backward` would: a tensor of its own for each parameter, with the memory layout of the parameter, because
+            # gradients are scaled in place and a fused optimiser reads both in one order.
+            if gradient is not None and (gradient.stride() != parameter.stride() or gradient.data_ptr() in taken):
                 gradient = torch.empty_like(parameter).copy_(gradient)
+            if gradient is not None:
+                taken.add(gradient.data_ptr())
             parameter.grad = gradient
         return total

@@ -1,12 +1,13 @@
 """Speed of PPO training, rollout and update together, compared with the alternatives on a CPU.
 
 ``python benchmarks/train_speed.py`` trains on RememberColor3-v0 from `state`: PPO-MLP and PPO-LSTM of this project with 64
-environments; the same PPO-MLP with one environment in ManiSkill's own simulation, which is how ManiSkill's PPO example runs
-on a CPU; Stable-Baselines3's PPO and sb3-contrib's RecurrentPPO with one environment (DummyVecEnv), and with 2 and 4
-processes (SubprocVecEnv). All use the same number of transitions, minibatches and epochs in an update, and networks of equal
-sizes. Every round measures all of them in turn, so that a machine that is busy for a while slows down all of them alike. A
-ratio is the median over the rounds. Each is measured with one torch thread and with two, because a second thread speeds up
-some and slows down others; the better result counts.
+environments, simulated in the process that trains and in two others (--num-workers 2); the same PPO-MLP with one environment
+in ManiSkill's own simulation, which is how ManiSkill's PPO example runs on a CPU; Stable-Baselines3's PPO and sb3-contrib's
+RecurrentPPO with one environment (DummyVecEnv), and with 2 and 4 processes (SubprocVecEnv). All use the same number of
+transitions, minibatches and epochs in an update, and networks of equal sizes. Every round measures all of them in turn, so
+that a machine that is busy for a while slows down all of them alike. A ratio is the median over the rounds. Each is measured
+with one torch thread and with two, because a second thread speeds up some and slows down others; the better result counts.
+Speeds are over the wall time after the first update, logging included.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ from mikasa_robo.baselines.registry import get_algorithm
 from mikasa_robo.baselines.training import train
 
 TASK = "RememberColor3-v0"
-GOAL = 5.0
-"""Ours should be so many times as fast as the best of the others."""
+GOALS = {"ppo-mlp": 7.0, "ppo-lstm": 8.0}
+"""The best of ours should be so many times as fast as the best of the others."""
+OURS = "ours"
 HEADER = ("algorithm", "trained by", "envs", "torch threads", "env-steps/s", "slowest round", "ours is x as fast")
 PIP = "pip install 'mikasa-suite[bench]'"
 
@@ -106,7 +108,7 @@ def quiet() -> Iterator[None]:
 # ---- ours ---------------------------------------------------------------------------------------------------------------
 
 
-def settings(args: Args, algorithm: str, num_envs: int, threads: int = 1) -> Any:
+def settings(args: Args, algorithm: str, num_envs: int, threads: int = 1, workers: int | None = None) -> Any:
     """The arguments of our runs: the defaults, without what stops an update early or plays other episodes."""
     return (
         get_algorithm(algorithm)
@@ -114,6 +116,7 @@ def settings(args: Args, algorithm: str, num_envs: int, threads: int = 1) -> Any
         .args_type(
             env_id=TASK,
             obs="state",
+            num_workers=workers,
             preset="none",
             num_envs=num_envs,
             num_steps=args.transitions // num_envs,
@@ -131,17 +134,17 @@ def settings(args: Args, algorithm: str, num_envs: int, threads: int = 1) -> Any
     )
 
 
-def ours(args: Args, algorithm: str, num_envs: int) -> Callable[[int], float]:
-    """A turn of ours: a short training run, of which progress.csv tells the time of each rollout and update."""
+def ours(args: Args, algorithm: str, num_envs: int, workers: int | None = None) -> Callable[[int], float]:
+    """A turn of ours: a short training run, of which progress.csv tells the wall time after each update."""
 
     def turn(threads: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            chosen = settings(args, algorithm, num_envs, threads)
+            chosen = settings(args, algorithm, num_envs, threads, workers)
             chosen.run_dir = Path(folder) / "run"
             train(chosen, env_factory(chosen))
             with (chosen.run_dir / "progress.csv").open(newline="") as file:
-                _, *rows = csv.DictReader(file)
-        return len(rows) * args.transitions / sum(float(row["rollout_s"]) + float(row["update_s"]) for row in rows)
+                ends = [float(row["wall_time_s"]) for row in csv.DictReader(file)]
+        return args.rollouts * args.transitions / (ends[-1] - ends[0])
 
     return turn
 
@@ -252,9 +255,11 @@ def stable_baselines(args: Args, algorithm: str, processes: int, stack: contextl
 
 
 def contenders(args: Args, algorithm: str, stack: contextlib.ExitStack) -> list[Contender]:
-    """Ours first."""
+    """Ours first; the others' names begin with that of their project."""
     theirs = "Stable-Baselines3 PPO" if algorithm == "ppo-mlp" else "sb3-contrib RecurrentPPO"
-    found = [Contender(algorithm, "ours, batched CPU", args.num_envs, ours(args, algorithm, args.num_envs))]
+    found = [Contender(algorithm, f"{OURS}, batched CPU", args.num_envs, ours(args, algorithm, args.num_envs))]
+    name = f"{OURS}, 2 processes of batched CPU"
+    found.append(Contender(algorithm, name, args.num_envs, ours(args, algorithm, args.num_envs, 2)))
     if algorithm == "ppo-mlp":
         name = "ManiSkill, num_envs=1 (the same loop)"
         found.append(Contender(algorithm, name, 1, ours(args, algorithm, 1)))
@@ -284,11 +289,11 @@ def table(groups: Sequence[Sequence[Contender]]) -> list[tuple[str, ...]]:
 
 def verdict(group: Sequence[Contender]) -> str:
     """Whether ours is fast enough."""
-    first, *others = group
-    least = min(ratio(first, other) for other in others)
-    return (
-        f"{first.algorithm}: {least:.2f} x the best of the others (goal ≥ {GOAL:g}): {'yes' if least >= GOAL else 'NO'}"
-    )
+    own, others = ([c for c in group if c.name.startswith(OURS) == mine] for mine in (True, False))
+    best = max(min(ratio(c, other) for other in others) for c in own)
+    algorithm = group[0].algorithm
+    goal = GOALS[algorithm]
+    return f"{algorithm}: {best:.2f} x the best of the others (goal ≥ {goal:g}): {'yes' if best >= goal else 'NO'}"
 
 
 def problem(args: Args) -> str | None:

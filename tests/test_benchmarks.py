@@ -100,7 +100,7 @@ def test_train_speed_measures_everybody(tmp_path: Path) -> None:
     said = run_script("train_speed.py", *few, "--algorithms", "ppo-mlp", "--csv", str(out))
     with out.open(newline="") as file:
         header, *rows = csv.reader(file)
-    assert [row[2] for row in rows] == ["8", "1", "1", "2"], "environments of each"
+    assert [row[2] for row in rows] == ["8", "8", "1", "1", "2"], "environments of each"
     for row in rows:
         told = dict(zip(header, row, strict=True))
         assert float(told["env-steps/s"]) >= float(told["slowest round"]) > 0
@@ -117,6 +117,14 @@ def test_train_speed_keeps_the_better_of_the_thread_counts(monkeypatch: pytest.M
     contender.take_turn((1, 2, 4))
     assert (contender.rates, contender.threads) == ([300.0], [2])
     assert torch.get_num_threads() == before
+    mine = [
+        train_speed.Contender("ppo-mlp", f"ours {i}", 64, lambda threads: 0.0, [rate])
+        for i, rate in enumerate((600, 800))
+    ]
+    others = [
+        train_speed.Contender("ppo-mlp", name, 1, lambda threads: 0.0, [rate]) for name, rate in (("x", 50), ("y", 100))
+    ]
+    assert train_speed.verdict([*mine, *others]) == "ppo-mlp: 8.00 x the best of the others (goal ≥ 7): yes"
     assert "--torch-threads 1 0 cannot" in (train_speed.problem(train_speed.Args(torch_threads=(1, 0))) or "")
     for processes in ((), (-1,), (0, 3)):
         assert "--processes" in (train_speed.problem(train_speed.Args(processes=processes)) or "")

@@ -20,7 +20,7 @@ import torch
 from sim_helpers import ROOT
 from task_helpers import one_id_per_mechanic
 
-from mikasa_robo.baselines import command, ppo_lstm, ppo_mlp, training
+from mikasa_robo.baselines import environments, ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -189,7 +189,9 @@ def test_a_folder_in_which_a_process_trains_is_left_to_it(
             assert other.stdout is not None
             assert other.stdout.readline() == b"1\n"
             with monkeypatch.context() as patch:
-                patch.setattr(command, "make_gymnasium_env", lambda *_, **__: pytest.fail("an environment was made"))
+                patch.setattr(
+                    environments, "make_gymnasium_env", lambda *_, **__: pytest.fail("an environment was made")
+                )
                 assert ppo_mlp.main(["--resume", str(run_dir)]) == 2
             assert "another process is training in this folder" in capsys.readouterr().err
             assert contents(run_dir) == before

@@ -63,6 +63,28 @@ def test_parts_add_up_to_the_gradient_of_the_batch(size: int, given: int, used: 
             assert parameter.grad.stride() == parameter.stride(), "a fused optimiser reads both in one order"
 
 
+class Sums(nn.Module):
+    """Two parameters with one gradient, for which autograd may return one tensor."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_every_parameter_has_a_gradient_of_its_own(given: int) -> None:
+    torch.set_num_threads(given)
+    net = Sums()
+    with BatchThreads(net) as threads:
+        threads.backward(4, lambda rows: ((net.a + net.b).sum() * (rows.stop - rows.start), torch.zeros(1)))
+    assert net.a.grad is not None
+    assert net.b.grad is not None
+    net.a.grad.mul_(0.0)
+    assert net.b.grad.tolist() == [4.0, 4.0, 4.0]
+
+
 def test_an_error_in_a_thread_is_raised() -> None:
     torch.set_num_threads(2)
 
