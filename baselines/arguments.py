@@ -10,12 +10,12 @@ import math
 import operator
 import os
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import torch
 import tyro
 
 from mikasa_robo.deprecation import renamed_attributes
@@ -53,6 +53,15 @@ SET_BY_TRAINING = (
 """Arguments of environments that training sets itself, or needs at their defaults."""
 
 
+MOST_ENVS = 65_536
+MOST_STEPS = 1_000_000
+MOST_TILES = 256
+MOST_SEED = 2**32 - 1
+"""NumPy's and some environments' limit."""
+MOST_THREADS = 1024
+MOST_WORKERS_PER_CORE = 16
+
+
 class ArgumentError(ValueError):
     """An argument cannot be used; the message names it, its value and the fix."""
 
@@ -68,11 +77,12 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
 
 def device_works(device: str | None) -> bool:
     """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
+    import torch  # not above: `--help` must not load it
+
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
+        return torch.zeros(1, device=device).item() == 0.0  # a "meta" tensor has no value
+    except Exception:  # what torch raises depends on the device
         return False
-    return True
 
 
 def nearest_divisor(number: int, wish: int) -> int:
@@ -81,7 +91,8 @@ def nearest_divisor(number: int, wish: int) -> int:
     >>> nearest_divisor(4096, 10)
     8
     """
-    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wish))
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return min((*small, *(number // d for d in reversed(small))), key=lambda d: abs(d - wish))
 
 
 def world_size() -> int:
@@ -184,8 +195,9 @@ class CommonArgs:
     and most at success. If success ended the episode, a policy would earn more by hovering next to the goal, and would
     learn that. A failure still ends the episode. Evaluations always use the task's own terminations."""
     stagger_groups: int = 8
-    """Before learning, environments are reset in this many groups at different times, spread over one episode. Otherwise
-    all environments would be at the same step of their episode, and a rollout would show only one part of the task."""
+    """The first episodes are cut short at this many different times, so that environments are spread over the steps of an
+    episode. Otherwise all would be at the same step, and a rollout would show only one part of the task. Their steps are
+    learnt from like all others."""
 
     learning_rate: float = 3e-4
     """Step size of the optimizer."""
@@ -204,17 +216,23 @@ class CommonArgs:
     """Torch threads of an update; 0 uses one per core. During a rollout torch uses one thread."""
 
     checkpoint_every: int = 100_000
-    """Write a checkpoint for --resume each time this many environment steps have passed; 0 writes none. All environments
-    start new episodes then, because no simulator can be saved to the last bit: so a run that is killed and resumed has the
-    same result as one that is not."""
+    """Write a checkpoint for --resume each time this many environment steps have passed; 0 writes none. A resumed run
+    continues with everything that was learnt, in new episodes."""
     keep_checkpoints: int = 2
     """Number of these checkpoints to keep, the newest ones."""
-    eval_every: int = 100_000
-    """Evaluate each time this many environment steps have passed; 0 evaluates only at the end."""
-    eval_episodes: int = 100
-    """Episodes of each evaluation."""
+    exact_resume: bool = False
+    """All environments start new episodes at each checkpoint. On a CPU, a run that is killed and resumed then ends with the
+    same weights, bit for bit, as one that is not: no simulator can be saved to the last bit. The price: at each checkpoint
+    the running episodes are broken off, and the first of the new ones cut short as at the start of a run. Keep
+    --checkpoint-every at many times --num-envs times the length of an episode."""
+    eval_every: int | None = None
+    """Evaluate each time this many environment steps have passed; 0 evaluates only at the end. By default as often as takes
+    2.5 % of the steps that are simulated, and 100,000 where the length of an episode is not known."""
+    eval_episodes: int | None = None
+    """Episodes of each evaluation. By default 100; without --eval-every those during training play 50, or fewer (at least
+    10) where a run would otherwise be evaluated less than three times."""
     eval_num_envs: int = 50
-    """Environments of an evaluation; the episodes do not depend on their number."""
+    """Environments of an evaluation, at most; the episodes do not depend on their number."""
     eval_seed: int = 1_000_000
     """Episode k of an evaluation during training has the seed eval_seed + k."""
     final_eval_seed: int = 2_000_000
@@ -255,20 +273,35 @@ class CommonArgs:
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         for minimum, names in (
-            (1, "num_envs num_steps stagger_groups keep_checkpoints"),
-            (1, "eval_episodes eval_num_envs video_episodes"),
-            (0, "seed eval_every checkpoint_every eval_seed final_eval_seed torch_threads"),
+            (1, "stagger_groups keep_checkpoints eval_episodes"),
+            (0, "eval_every checkpoint_every"),
         ):
-            require(self, names, functools.partial(operator.le, minimum), f"use at least {minimum}")
-        require(self, "learning_rate", lambda value: value > 0.0, "use a value above 0")
-        require(self, "init_log_std", lambda value: True, "use a number")
+            given = " ".join(name for name in names.split() if getattr(self, name) is not None)
+            require(self, given, functools.partial(operator.le, minimum), f"use at least {minimum}")
+        for low, high, names in (
+            (1, MOST_ENVS, "num_envs eval_num_envs"),
+            (1, MOST_STEPS, "num_steps"),
+            (1, MOST_TILES, "video_episodes"),
+            (0, MOST_SEED, "seed"),
+            (0, MOST_SEED // 2, "eval_seed final_eval_seed"),
+            (0, MOST_THREADS, "torch_threads"),
+            (-20, 10, "init_log_std"),
+        ):
+            require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
+        require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
         read_env_kwargs(self.env_kwargs)
         self.read_network_kwargs()
         require(self, "device", device_works, "use cpu, or leave it out")
         if self.num_workers is not None:
-            require(self, "num_workers", lambda value: 1 <= value <= self.num_envs, "use 1 to --num-envs")
-        if self.compile == "cuda-graphs" and not torch.cuda.is_available():
-            raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
+            most = min(self.num_envs, MOST_WORKERS_PER_CORE * (os.cpu_count() or 1))
+            require(
+                self, "num_workers", lambda value: 1 <= value <= most, f"use 1 to {most}: --num-envs, and the cores"
+            )
+        if self.compile == "cuda-graphs":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ArgumentError("--compile cuda-graphs needs a GPU, and torch finds none; use on or off")
         if self.track:
             importlib.import_module("wandb")  # if it is missing, fail before there is a run folder
         self.check_batch()
@@ -299,7 +332,7 @@ class CommonArgs:
         """The arguments that `to_dict` described; ones that a former version did not have get their defaults.
 
         Raises:
-            ArgumentError: this version does not have one of the arguments.
+            ArgumentError: this version does not have one of the arguments, or it has a value of another type.
         """
         unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
@@ -310,6 +343,26 @@ class CommonArgs:
         arguments: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
+        hints = get_type_hints(cls)
+        for name, value in arguments.items():
+            if not _fits(value, hints[name]):
+                raise ArgumentError(f"the argument {name} of {cls.algorithm} cannot be {value!r}")
         for name in ("run_dir", "resume", "init_from"):
             arguments[name] = None if arguments.get(name) is None else Path(arguments[name])
         return cls(**arguments)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a file is one of a field with this type. Types that arguments do not have are not checked."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin is tuple and len(inner) == 2 and inner[1] is Ellipsis:
+        return isinstance(value, tuple) and all(_fits(one, inner[0]) for one in value)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    if hint in (str, bool, Path, type(None)):
+        return isinstance(value, str if hint is Path else hint)
+    return True

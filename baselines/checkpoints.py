@@ -7,8 +7,9 @@ never imported because a checkpoint names it: the error says which option import
 from __future__ import annotations
 
 import io
-import pickle
+import os
 import textwrap
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import torch
 
 from mikasa_robo.deprecation import deprecated_names
 
-from .files import write_atomically
+from .files import find_policy_file, write_atomically
 from .networks import NetworkPolicy
 from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network
 
@@ -53,18 +54,21 @@ POLICY = "mikasa/policy/2"
 PPO_MLP_1, PPO_LSTM_1 = "mikasa/ppo-mlp/1", "mikasa/ppo-lstm/1"
 POLICY_1 = {PPO_MLP_1: ("ppo-mlp", "mlp"), PPO_LSTM_1: ("ppo-lstm", "lstm")}
 """Formats of version 1, with the names of their algorithm and network."""
-POLICY_ENTRIES = (
-    "algorithm",
-    "algorithm_module",
-    "network_name",
-    "network_module",
-    "env_id",
-    "env_module",
-    "step",
-    "args",
-    "network",
-    "state_dict",
-)
+POLICY_ENTRIES: dict[str, Any] = {
+    "algorithm": str,
+    "algorithm_module": str | None,
+    "network_name": str,
+    "network_module": str | None,
+    "env_id": str,
+    "env_module": str | None,
+    "step": int,
+    "args": dict,
+    "network": dict,
+    "state_dict": dict,
+}
+"""What the checkpoint of a policy holds, with types."""
+RUN_ENTRIES: dict[str, Any] = {"algorithm": str, "world_size": int, "args": dict, "step": int}
+"""What a checkpoint to resume from holds besides the state of the run, with types."""
 MODULE_OF = {
     "env_id": "env_module",
     "algorithm": "algorithm_module",
@@ -102,7 +106,7 @@ def load_checkpoint(path: Path, formats: str | Iterable[str], device: torch.devi
     """Read a checkpoint without running any code stored in it.
 
     Args:
-        path: the file.
+        path: the file, or the folder of a run: then its checkpoint.pt or else its best.pt.
         formats: the "format" entries that are accepted.
         device: where tensors are put.
 
@@ -111,24 +115,37 @@ def load_checkpoint(path: Path, formats: str | Iterable[str], device: torch.devi
         FileNotFoundError: there is no such file.
     """
     formats = [formats] if isinstance(formats, str) else list(formats)
+    path = find_policy_file(path)
     try:
-        payload = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: there is no such file; name one that training wrote") from error
+        data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}; name a file, such as the checkpoint.pt of a run"
         ) from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    try:
+        _require_intact(data)
+        payload = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+    except Exception as error:  # what torch raises depends on the bytes
+        reason = textwrap.shorten((str(error) or type(error).__name__).splitlines()[0], 200)
         raise CheckpointError(
-            f"{path} is not a checkpoint of tensors and plain values ({reason}); pass one that training wrote"
+            f"{path} is not a checkpoint of tensors and plain values, or is damaged ({reason}); pass one that training wrote"
         ) from error
     if not isinstance(payload, dict) or payload.get("format") not in formats:
         found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
         expected = " or ".join(map(repr, formats))
         raise CheckpointError(f"{path} has the format {found!r}, expected {expected}; pass a checkpoint of that kind")
     return payload
+
+
+def _require_intact(data: bytes) -> None:
+    """Raise ValueError where a bit has changed. Checkpoints are zip archives with checksums, which torch ignores."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:  # torch never compresses; a few bytes could hold gigabytes
+                raise ValueError(f"{entry.filename} is compressed")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the checksum of {damaged} does not fit")
 
 
 def save_policy(path: Path, network: Network, args: CommonArgs, step: int) -> None:
@@ -165,15 +182,33 @@ def read_policy(path: Path | str, device: torch.device | str = "cpu") -> dict[st
         payload["algorithm"], payload["network_name"] = POLICY_1[payload["format"]]
         payload |= {"algorithm_module": None, "network_module": None, "env_module": None}
     _require_entries(payload, POLICY_ENTRIES, path)
+    _require_weights(payload["state_dict"], path)
     _split_modules(payload)
     _split_modules(payload["args"])
     return payload
 
 
-def _require_entries(payload: Mapping[str, Any], names: Iterable[str], path: Path | str) -> None:
-    missing = [name for name in names if name not in payload]
+def _require_entries(payload: Mapping[str, Any], entries: Mapping[str, Any], path: Path | str) -> None:
+    missing = [name for name in entries if name not in payload]
     if missing:
         raise CheckpointError(f"{path} lacks {', '.join(missing)}; pass a checkpoint that training wrote")
+    for name, kind in entries.items():
+        if not isinstance(payload[name], kind) or (isinstance(payload[name], bool) and kind is int):
+            found = type(payload[name]).__name__
+            raise CheckpointError(f"{path} has {name} of type {found}; pass a checkpoint that training wrote")
+
+
+def _require_weights(state_dict: Mapping[str, Any], path: Path | str) -> None:
+    """Raise CheckpointError where these are not the weights of a network, or training has diverged."""
+    for name, value in state_dict.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise CheckpointError(
+                f"{path} has weights {name!r} that are no tensor; pass a checkpoint that training wrote"
+            )
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise CheckpointError(
+                f"{path} has weights {name!r} that are not finite, so training has diverged; pass an earlier checkpoint"
+            )
 
 
 def _split_modules(values: dict[str, Any]) -> None:
@@ -205,14 +240,27 @@ def network_from(payload: dict[str, Any], path: Path | str, device: torch.device
     except RegistryError as error:
         raise CheckpointError(f"{path}: {_imported_by('network', name, module)}") from error
     try:
+        _require_sizes(network_class, payload)
         network: Any = network_class.from_dict(payload["network"])
         network.load_state_dict(payload["state_dict"])
-    except (RuntimeError, TypeError, KeyError) as error:
+    except Exception as error:  # what a network raises depends on the values
         reason = textwrap.shorten(str(error), 300)
         raise CheckpointError(
             f"{path} does not fit the network {name!r} ({reason}); use the version that the policy was trained with"
         ) from error
     return network.to(device).eval()
+
+
+def _require_sizes(network_class: Any, payload: Mapping[str, Any]) -> None:
+    """Raise ValueError where the network is far larger than the weights, before memory is taken for it."""
+    try:
+        with torch.device("meta"):
+            needed = sum(value.numel() for value in network_class.from_dict(payload["network"]).state_dict().values())
+    except NotImplementedError:  # a network of somebody's own that needs numbers
+        return
+    found = sum(value.numel() for value in payload["state_dict"].values())
+    if needed > 4 * found:  # an older version may have stored shared weights once
+        raise ValueError(f"the network has {needed} weights, and the file holds {found}")
 
 
 def _imported_by(kind: str, name: str, module: str | None) -> str:
@@ -275,10 +323,11 @@ class Checkpoints:
         try:
             payload = load_checkpoint(found[-1], (RUN, RUN_1))
             if payload["format"] == RUN_1:
-                _require_entries(payload, ("team_size", "optimizer"), found[-1])
+                _require_entries(payload, {"team_size": int, "optimizer": dict}, found[-1])
                 payload["world_size"] = payload.pop("team_size")
                 payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
-            _require_entries(payload, ("algorithm", "world_size", "args"), found[-1])
+            _require_entries(payload, RUN_ENTRIES, found[-1])
+            _require_weights(payload.get("policy", {}), found[-1])
         except CheckpointError as error:
             older = "move it away to continue from an older one" if len(found) > 1 else "start a new run"
             raise CheckpointError(f"--resume {run_dir}: {error}; {older}") from error
@@ -287,7 +336,7 @@ class Checkpoints:
 
 
 def _resumable(run_dir: Path) -> list[Path]:
-    return sorted(run_dir.glob("resume-*.pt"))
+    return sorted(run_dir.glob("resume-*.pt")) if os.path.isdir(run_dir) else []
 
 
 def _require_plain(value: Any, where: str) -> None:

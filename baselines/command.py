@@ -5,31 +5,27 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tyro
 
+import mikasa_suite
 from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
 
-from . import training
 from .arguments import ArgumentError, CommonArgs, read_env_kwargs
-from .checkpoints import CheckpointError
-from .distributed import DistContext, join_processes
-from .environments import (
-    EnvFactory,
-    check_env_id,
-    check_workers,
-    choose_obs_mode,
-    is_robot_task,
-    make_gymnasium_env,
-    make_training_env,
-)
-from .loggers import configure_logging, require_free
+from .files import why_not_writable
 from .presets import choose_preset
-from .registry import NETWORKS, RegistryError, use_algorithm, use_network
+from .registry import NETWORKS, AlgorithmSpec, RegistryError, use_algorithm, use_network
+
+if TYPE_CHECKING:  # these load torch, and `--help` must not
+    from .distributed import DistContext
+    from .environments import EnvFactory
 
 __all__ = ["env_factory", "main", "parse_args"]
 
@@ -46,16 +42,38 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
         argv: the words after it; by default those of this process.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    configure_logging()
+    program = f"mikasa train {algorithm}"
     try:
         spec = use_algorithm(algorithm)
+        tyro.cli(spec.load_args_type(), args=argv, prog=program)  # --help ends here
+    except (ArgumentError, EnvIdError, RegistryError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("loading torch and the simulator ...", file=sys.stderr, flush=True)
+    return _train(spec, argv, program)
+
+
+def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
+    from . import training
+    from .checkpoints import CheckpointError
+    from .distributed import join_processes
+    from .environments import check_env_id
+    from .loggers import configure_logging
+
+    importlib.import_module("torch.utils.tensorboard")  # if it is missing, fail before there is a run folder
+    configure_logging()
+    run_dir = None
+    try:
         with join_processes() as dist:
-            args = parse_args(spec.load().args_type, argv, f"mikasa train {algorithm}")
+            args = parse_args(spec.load_args_type(), argv, program)
             args.check()
-            if args.resume is None and dist.is_main:
-                require_free(args.default_run_dir())
+            if args.resume is None:
+                args = dataclasses.replace(args, run_dir=args.default_run_dir())
+            if dist.is_main:
+                _require_run_dir(args)
             check_env_id(args.env_id, args.env_module)
-            training.train(args, env_factory(args, dist), ["mikasa", "train", algorithm, *argv], dist)
+            run_dir = args.resume or args.run_dir
+            training.train(args, env_factory(args, dist), [*program.split(), *argv], dist)
     except (ArgumentError, CheckpointError, EnvIdError, RegistryError, FileExistsError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -63,14 +81,45 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise
         print(f"{error}; make room, then continue with --resume", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; the run folder keeps what was written so far", file=sys.stderr)
-        return 130
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "the machine has no more"
+        print(
+            f"too little memory ({reason}); use fewer --num-envs or --num-steps, or a smaller network", file=sys.stderr
+        )
+        return 2
+    except KeyboardInterrupt as error:
+        code = mikasa_suite.exit_code(error)
+        mikasa_suite.tell(code, _what_is_left(run_dir))
+        return code
     return 0
+
+
+def _what_is_left(run_dir: Path | None) -> str:
+    """What an interrupted training has to say."""
+    if run_dir is None or not run_dir.is_dir():
+        return "nothing was written"
+    if any(run_dir.glob("resume-*.pt")):
+        return f"{run_dir} keeps what was written so far, and --resume {run_dir} continues it"
+    return f"{run_dir} keeps what was written so far"
+
+
+def _require_run_dir(args: CommonArgs) -> None:
+    """Raise ArgumentError where the folder of the run cannot be written to, FileExistsError where something is in it."""
+    option = "--run-dir" if args.resume is None else "--resume"
+    run_dir = args.default_run_dir() if args.resume is None else args.resume
+    problem = why_not_writable(run_dir, "checkpoint.pt")
+    if problem is not None and not os.path.isfile(run_dir):
+        raise ArgumentError(f"{option} {run_dir}: {problem}; choose another folder")
+    if args.resume is None:
+        from .loggers import require_free
+
+        require_free(run_dir)
 
 
 def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args:
@@ -112,6 +161,8 @@ def _with_modules(args: Args) -> Args:
 def _resumed_args(args: Args, argv: Sequence[str], program: str) -> Args:
     """The arguments of the run in ``args.resume``; refuses options that differ from them."""
     assert args.resume is not None
+    from . import training
+
     saved = type(args).from_dict(training.saved_run(args.resume, args.algorithm)["args"])
     asked = _with_modules(tyro.cli(type(args), args=argv, prog=program, default=saved))
     for field in dataclasses.fields(args):
@@ -130,6 +181,8 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
     Raises:
         ArgumentError: an option does not apply to this kind of environment.
     """
+    from .environments import check_workers, choose_obs_mode, is_robot_task, make_gymnasium_env, make_training_env
+
     env_kwargs = read_env_kwargs(args.env_kwargs)
     if args.num_workers is not None:
         check_workers(args.env_id, args.num_workers, args.sim_backend)

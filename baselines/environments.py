@@ -15,18 +15,20 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from mikasa_robo.checks import whole_number
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
-from .arguments import ArgumentError, CommonArgs
+from .arguments import MOST_ENVS, ArgumentError, CommonArgs
 from .distributed import DistContext
-from .spaces import Obs, flatten, map_tensors, stack_tensors
+from .spaces import Obs, flatten, map_tensors
 
 __all__ = [
     "UNKNOWN_HORIZON",
     "ContinueAfterSuccess",
     "EnvFactory",
     "GymnasiumVectorEnv",
+    "StaggeredEpisodes",
     "check_env_id",
     "check_workers",
     "choose_obs_mode",
@@ -35,13 +37,15 @@ __all__ = [
     "make_gymnasium_env",
     "make_training_env",
     "reset_with",
-    "stagger",
 ]
 
 __getattr__ = deprecated_names(__name__, {"make_env": "make_training_env", "LONGEST": "UNKNOWN_HORIZON"})
 
 UNKNOWN_HORIZON = 100_000
 """Upper bound of the length of an episode, in steps, where the environment does not say how long one is."""
+
+LIBRARIES = ("gymnasium", "mani_skill", "mikasa_base", "mikasa_robo")
+"""Packages whose environments raise only where an argument cannot be used."""
 
 EnvFactory = Callable[[int, str | None], Any]
 """(num_envs, render_mode) to a batched environment: one with ManiSkill's interface, without automatic resets, or a
@@ -235,7 +239,7 @@ def make_training_env(
     make: Callable[..., gym.Env[Any, Any]] = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
     if num_workers is not None and render_mode is None:
         make = functools.partial(mikasa_robo.make_env, num_workers=min(num_workers, num_envs))
-    with _named(env_kwargs):
+    with _named(env_id, env_kwargs):
         env = make(env_id, **kwargs)
     space = env.get_wrapper_attr("single_observation_space")
     if isinstance(space, gym.spaces.Dict) and set(flatten(space)) != set(space):
@@ -262,14 +266,22 @@ def _make_maniskill_task(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
 
 
 @contextlib.contextmanager
-def _named(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Name ``env_kwargs`` in the error of an environment that does not take one of them."""
+def _named(env_id: str, env_kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Turn errors of making an environment into ValueErrors that name ``env_kwargs``.
+
+    In an environment of the user's own only those about unknown arguments: the others may be errors in its code.
+    """
     try:
         yield
-    except TypeError as error:
-        if not env_kwargs:
+    except (RuntimeError, ValueError, gym.error.Error):
+        raise
+    except Exception as error:
+        entry_point = gym.spec(env_id).entry_point
+        known = isinstance(entry_point, str) and entry_point.split(".")[0] in LIBRARIES
+        if not known and not (isinstance(error, TypeError) and env_kwargs):
             raise
-        raise ValueError(f"--env-kwargs {' '.join(env_kwargs)}: {error}") from error
+        given = f"--env-kwargs {' '.join(env_kwargs)}: " if env_kwargs else ""
+        raise ValueError(f"{given}{str(error) or type(error).__name__}") from error
 
 
 def make_gymnasium_env(
@@ -286,7 +298,10 @@ def make_gymnasium_env(
     spec = gym.spec(env_id)
     variant = mikasa_base.VARIANTS.get(env_id)
     kwargs: dict[str, Any] = {**env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
-    with _named(env_kwargs):
+    if variant is None and spec.max_episode_steps is None:
+        raise ValueError(f"{env_id} has no time limit; register it with max_episode_steps")
+    whole_number("num_envs", num_envs, 1, MOST_ENVS)
+    with _named(env_id, env_kwargs):
         if variant is not None and spec.vector_entry_point is not None:
             env = gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
         else:
@@ -363,47 +378,50 @@ def check_workers(env_id: str, num_workers: int, sim_backend: str) -> None:
         )
 
 
-@torch.no_grad()
-def stagger(
-    env: Any,
-    act: Callable[[Any], Tensor],
-    obs: Obs,
-    groups: int,
-    horizon: int,
-    on_episode_start: Callable[[Tensor], None] | None = None,
-    dist: DistContext | None = None,
-) -> tuple[Obs, Obs]:
-    """Spread groups of environments over the steps of an episode.
+class StaggeredEpisodes:
+    """A batched environment with automatic resets whose episodes get out of phase without a step that training loses.
+
+    After a reset of all environments, group g of G ends its first episode when g / G of an episode have passed, as if by a
+    time limit. From then on the groups are spread over the steps of an episode. ``info["cut_short"]`` (N,) bool marks the
+    episodes that ended for this reason; it is missing at most steps. Everything else is as ``env`` has it.
 
     Args:
-        env: a batched environment with automatic resets, just reset.
-        act: maps observations (N, …) to actions (N, A), as the environment takes them.
-        obs: (N, …) observations that the reset returned.
-        groups: number of different steps; at most the number of environments and of steps.
+        env: a batched environment with automatic resets.
+        groups: G; at most the number of environments and of steps of an episode. With 1 no episode is cut short.
         horizon: length of an episode in steps.
-        on_episode_start: called after each step with the environments (N,) bool in which an episode begins with the
-            next observation.
         dist: the processes that train together; groups are made of all their environments.
-
-    Returns:
-        the observation (N, …) to start from, and all observations on the way (S, N, …).
     """
-    dist = dist or DistContext()
-    n, total = env.num_envs, env.num_envs * dist.size
-    groups = min(groups, total, horizon)
-    group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
-    seen = [map_tensors(torch.clone, obs)]
-    starts = torch.ones(n, dtype=torch.bool, device=env.device)
-    for group in range(1, groups):
-        for _ in range(horizon * group // groups - horizon * (group - 1) // groups):
-            obs, _, terminated, truncated, _ = env.step(act(obs).to(env.device))
-            starts = terminated | truncated
-            seen.append(map_tensors(torch.clone, obs))
-            if on_episode_start is not None:
-                on_episode_start(starts)
-        chosen = group_of == group
-        if chosen.any():
-            obs, _ = env.reset(options={"env_idx": chosen.nonzero().squeeze(1)})
-        if on_episode_start is not None:
-            on_episode_start(starts | chosen)
-    return obs, stack_tensors(seen)
+
+    def __init__(self, env: Any, groups: int, horizon: int, dist: DistContext | None = None) -> None:
+        dist = dist or DistContext()
+        self.env = env
+        n, total = env.num_envs, env.num_envs * dist.size
+        groups = min(groups, total, horizon)
+        group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
+        self._members = {horizon * group // groups: group_of == group for group in range(1, groups)}
+        self._elapsed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start new episodes; a reset of all environments staggers them anew."""
+        if options is None or "env_idx" not in options:
+            self._elapsed = 0
+        result: tuple[Obs, dict[str, Any]] = self.env.reset(seed=seed, options=options)
+        return result
+
+    def step(self, action: Tensor) -> tuple[Obs, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Play a step."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._elapsed += 1
+        if self._elapsed in self._members:
+            chosen = self._members[self._elapsed] & ~(terminated | truncated)
+            rows = chosen.nonzero().squeeze(1)
+            if len(rows):
+                if "final_observation" not in info:
+                    info["final_observation"] = map_tensors(torch.clone, obs)
+                obs, _ = self.env.reset(options={"env_idx": rows})
+                info["cut_short"] = chosen
+                truncated = truncated | chosen
+        return obs, reward, terminated, truncated, info

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,13 +22,31 @@ from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.video import FPS, Images, write_tiled_video
 
-from .environments import EnvFactory, GymnasiumVectorEnv
+from .arguments import CommonArgs
+from .environments import UNKNOWN_HORIZON, EnvFactory, GymnasiumVectorEnv
 from .protocol import Policy
 from .spaces import Obs, map_tensors
 
-__all__ = ["Evaluation", "evaluate", "film", "find_horizon", "record_video", "torch_threads", "wilson_interval"]
+__all__ = [
+    "Evaluation",
+    "EvaluationPlan",
+    "evaluate",
+    "film",
+    "find_horizon",
+    "plan_evaluations",
+    "record_video",
+    "torch_threads",
+    "wilson_interval",
+]
 
 log = logging.getLogger(__name__)
+
+EVALUATION_SHARE = 0.025
+"""Steps that evaluations during training simulate, as a share of the steps of training, where the user does not choose."""
+DEFAULT_EPISODES, TRAINING_EPISODES, LEAST_EPISODES = 100, 50, 10
+"""Episodes of the final evaluation, and most and fewest episodes of one during training, where the user does not choose."""
+LEAST_EVALUATIONS = 3
+"""So often a run is evaluated, where `LEAST_EPISODES` allows it."""
 
 
 @dataclass
@@ -83,6 +102,39 @@ def find_horizon(env: gym.Env[Any, Any] | GymnasiumVectorEnv) -> int:
     if horizon is None:
         raise ValueError(f"{env} has no time limit; register it with max_episode_steps or give it a `horizon`")
     return int(horizon)
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """When a run is evaluated."""
+
+    every: int  # env steps of training between two evaluations; 0 for none before the end
+    episodes: int  # of an evaluation during training
+    final_episodes: int  # of the one at the end
+    num_envs: int  # environments that play them
+
+
+def plan_evaluations(args: CommonArgs, horizon: int) -> EvaluationPlan:
+    """When to evaluate a run, so that without ``--eval-every`` evaluations take `EVALUATION_SHARE` of its steps.
+
+    The final evaluation is apart.
+
+    Args:
+        args: the arguments of the run.
+        horizon: maximum number of steps of an episode; `UNKNOWN_HORIZON` where that is unknown.
+    """
+    final = DEFAULT_EPISODES if args.eval_episodes is None else args.eval_episodes
+    every, episodes = args.eval_every, final
+    if every is None and horizon >= UNKNOWN_HORIZON:
+        every = 100_000
+    elif every is None and args.eval_episodes is None:
+        allowed = int(EVALUATION_SHARE * args.total_timesteps / (LEAST_EVALUATIONS * horizon))
+        episodes = max(LEAST_EPISODES, min(allowed, TRAINING_EPISODES))
+    num_envs = min(args.eval_num_envs, episodes)
+    if every is None:
+        rounds = -(-episodes // num_envs)
+        every = math.ceil(rounds * num_envs * horizon / EVALUATION_SHARE)
+    return EvaluationPlan(every, episodes, final, num_envs)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+from mikasa_robo.partial_files import remove_leftovers
 
 from .files import write_atomically
 
@@ -75,6 +76,7 @@ def sole_writer(run_dir: Path) -> Iterator[None]:
             ) from error
         except OSError as error:  # some network file systems have no locks
             log.warning("%s cannot be locked (%s): make sure that only one process trains there", run_dir, error)
+        remove_leftovers(run_dir)
         yield
     finally:
         os.close(folder)
@@ -136,6 +138,8 @@ class RunLogger:
             wandb_options: keyword arguments of ``wandb.init``; None for no Weights & Biases.
             after: step from which a resumed run continues; later rows are dropped.
         """
+        from torch.utils.tensorboard import SummaryWriter  # not above: playing a policy does not need it
+
         self._csv = ProgressCsv(run_dir / "progress.csv")
         if after is not None:
             self._csv.go_on(after)
@@ -178,7 +182,7 @@ class EpisodeStats:
     _ended: list[tuple[list[str], Tensor, Tensor]] = field(default_factory=list)  # columns, values (N, C), done (N,)
 
     def record(self, info: dict[str, Any], done: Tensor) -> None:
-        """Add one step; ``done`` (N,) marks episodes that ended in it."""
+        """Add one step; ``done`` (N,) marks episodes that ended in it. Episodes that were cut short do not count."""
         final = info.get("final_info", info)  # after an automatic reset, `info` is that of the new episode
         for name, value in final.get("reward_terms", {}).items():
             self.terms[name] = self.terms.get(name, 0.0) + value.float().mean()
@@ -190,6 +194,8 @@ class EpisodeStats:
             columns |= {"success_once": final["episode"]["success_once"], "success_at_end": final["success"]}
         if "fail" in final:
             columns["fail_once"] = final["episode"]["fail_once"]
+        if "cut_short" in info:
+            done = done & ~info["cut_short"]
         values = torch.stack([column.float() for column in columns.values()], dim=1)
         self._ended.append((list(columns), values, done))
 

@@ -7,8 +7,8 @@ A rollout starts from the recurrent state that the last one ended with; the stat
 update runs the network over whole rollouts of some of the environments, from the state that was stored at their start. So
 before its first gradient step it computes exactly the log-probabilities and values that were recorded.
 
-Top to bottom: the arguments, a rollout, an update, and the class that `training` runs. The formulas that PPO-MLP uses too
-are in `ppo` and `advantages`.
+Top to bottom: a rollout, an update, and the class that `training` runs. The formulas that PPO-MLP uses too
+are in `ppo` and `advantages`, the arguments in `ppo_arguments`.
 """
 
 from __future__ import annotations
@@ -22,63 +22,24 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+import mikasa_suite
 from mikasa_robo import tensors
 
 from . import training
 from .advantages import compute_gae
-from .arguments import ArgumentError, nearest_divisor, require, world_size
+from .arguments import ArgumentError
 from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy
-from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
+from .ppo_arguments import PPOArgs
+from .ppo_arguments import PPOLSTMArgs as Args
 from .protocol import RecurrentNetwork, Setup
 from .spaces import Obs, State, map_tensors, stack_tensors
+from .threads import BatchThreads
 
 __all__ = ["PPOLSTM", "Args", "ArgumentError", "Player", "main", "train"]
-
-
-@dataclass
-class Args(PPOArgs):
-    """Train PPO with a recurrent network, which can remember."""
-
-    algorithm: ClassVar[str] = "ppo-lstm"
-    default_obs: ClassVar[str] = "objects+joints"
-    default_network: ClassVar[str] = "lstm"
-
-    num_minibatches: int = 8
-    """Minibatches in an epoch, each of whole rollouts of some of the environments; must divide num_envs."""
-    gamma: float = 0.99
-    """Discount. What a memory is good for comes late."""
-    gae_lambda: float = 0.95
-    """Trace decay of the advantage estimate."""
-    encoder_sizes: tuple[int, ...] = (128,)
-    """Widths of the layers between an observation and the LSTM, at least one."""
-    lstm_size: int = 128
-    """Width of the LSTM."""
-    head_sizes: tuple[int, ...] = (128,)
-    """Widths of the hidden layers of actor and critic, after the LSTM."""
-
-    def check(self) -> None:
-        """Raise ArgumentError where a value cannot be used, before anything is created."""
-        super().check()
-        require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
-        require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
-        require(self, "lstm_size", lambda width: width >= 1, "use at least 1")
-
-    def check_minibatches(self) -> None:
-        """Raise ArgumentError where the environments cannot be divided into minibatches."""
-        num_envs = self.num_envs * world_size()
-        if num_envs % self.num_minibatches:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} does not divide the number of environments, {num_envs}; "
-                f"use {nearest_divisor(num_envs, self.num_minibatches)}"
-            )
-        if self.batch_size // self.num_minibatches < 2 and self.normalize_advantages:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
-                "its advantage; use more --num-steps, or --no-normalize-advantages"
-            )
 
 
 @dataclass
@@ -209,23 +170,24 @@ def update(
     )
     with torch.no_grad():
         obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
-    losses: list[Tensor] = []
-    kls: list[Tensor] = []
-    for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
-        count, envs = steps * len(chosen), dist.own_envs(chosen, n)
-        log_prob, entropy, value = evaluate(network, obs, batch, envs)
-        log_ratio = log_prob - batch.log_probs[:, envs]
-        kl = approximate_kl(log_ratio, count, dist)
-        if args.target_kl > 0.0 and kl > args.target_kl:
-            break
-        policy_loss, clipped = clipped_loss(log_ratio, advantages[:, envs], count, args, dist)
-        value_loss = 0.5 * (value - returns[:, envs]).square().sum() / count
-        mean_entropy = entropy.sum() / count
-        loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
-        gradient_step(network, optimizer, loss, args, dist)
-        losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
-        kls.append(kl)
-    return summarize(losses, kls, batch.values, returns, network, optimizer, dist)
+    figures: list[Tensor] = []
+    with BatchThreads(network, args.compile) as threads:
+        for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
+            count, envs = steps * len(chosen), dist.own_envs(chosen, n)
+            standardized = standardize(advantages[:, envs], args, dist)
+
+            def loss(rows: slice) -> tuple[Tensor, Tensor]:
+                part = envs[rows]  # noqa: B023  all are used at once
+                evaluated = evaluate(network, obs, batch, part)
+                old, targets = batch.log_probs[:, part], returns[:, part]
+                return part_loss(evaluated, old, standardized[:, rows], targets, count, args)  # noqa: B023
+
+            found = threads.backward(len(envs), loss)
+            if has_moved(found, len(figures), args, dist):
+                break
+            apply_gradients(network, optimizer, args, dist)
+            figures.append(found)
+    return summarize(figures, batch.values, returns, network, optimizer, dist)
 
 
 def evaluate(network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -256,15 +218,6 @@ class PPOLSTM(PPO):
     def on_episode_start(self, starts: Tensor) -> None:
         """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
         self.starts = starts.to(self.network.device)
-
-    @torch.no_grad()
-    def act(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for raw observations (N, …); updates the recurrent state."""
-        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
-        distribution, _, self.state = self.network.step(normalized, self.state, self.starts)
-        noise = self.network.sample_noise(len(self.starts), self.generator, self.dist)
-        action: Tensor = self.network.action.to_env(distribution.sample(noise))
-        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name; continues from the recurrent state of the last rollout."""
@@ -305,4 +258,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mikasa_suite.run(main))

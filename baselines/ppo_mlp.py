@@ -2,8 +2,8 @@
 
     mikasa train ppo-mlp --env-id RememberColor3-v0
 
-Top to bottom: the arguments, a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
-are in `ppo` and `advantages`.
+Top to bottom: a rollout, an update, and the class that `training` runs. The formulas that PPO-LSTM uses too
+are in `ppo` and `advantages`, the arguments in `ppo_arguments`.
 """
 
 from __future__ import annotations
@@ -16,50 +16,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+import mikasa_suite
 from mikasa_robo import tensors
 
 from . import training
 from .advantages import compute_gae
-from .arguments import ArgumentError, nearest_divisor, require
+from .arguments import ArgumentError
 from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
-from .ppo import PPO, PPOArgs, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
+from .ppo_arguments import PPOArgs
+from .ppo_arguments import PPOMLPArgs as Args
 from .protocol import FeedForwardNetwork
 from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
+from .threads import BatchThreads
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
-
-
-@dataclass
-class Args(PPOArgs):
-    """Train PPO with a network without memory."""
-
-    algorithm: ClassVar[str] = "ppo-mlp"
-    default_obs: ClassVar[str] = "state"
-    default_network: ClassVar[str] = "mlp"
-
-    hidden_sizes: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of actor and critic."""
-
-    def check(self) -> None:
-        """Raise ArgumentError where a value cannot be used, before anything is created."""
-        super().check()
-        require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
-
-    def check_minibatches(self) -> None:
-        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
-        if self.batch_size % self.num_minibatches:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} does not divide the batch, --num-envs {self.num_envs} x "
-                f"--num-steps {self.num_steps} = {self.batch_size}; "
-                f"use {nearest_divisor(self.batch_size, self.num_minibatches)}"
-            )
-        if self.batch_size // self.num_minibatches < 2 and self.normalize_advantages:
-            raise ArgumentError(
-                f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
-                f"its advantage; use at most {self.batch_size // 2}, or --no-normalize-advantages"
-            )
 
 
 @dataclass
@@ -135,45 +108,56 @@ def update(
 ) -> dict[str, float]:
     """One PPO update from a rollout; returns figures for the log."""
     dist = dist or DistContext()
-    with torch.no_grad():
-        obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
-        values = network.value(obs)
-        final_values = torch.zeros_like(values)
-        if batch.final_obs is not None:
-            final_values[batch.truncated] = network.value(network.normalize(batch.final_obs))
-        advantages, returns = compute_gae(
-            batch.rewards,
-            values,
-            network.value(network.normalize(batch.last_obs)),
-            final_values,
-            batch.terminated,
-            batch.truncated,
-            args.gamma,
-            args.gae_lambda,
-        )
+    with BatchThreads(network, args.compile) as threads:
+        with torch.no_grad():
+            obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
+            values = values_of(network, obs, threads)
+            final_values = torch.zeros_like(values)
+            if batch.final_obs is not None:
+                final_values[batch.truncated] = network.value(network.normalize(batch.final_obs))
+            advantages, returns = compute_gae(
+                batch.rewards,
+                values,
+                network.value(network.normalize(batch.last_obs)),
+                final_values,
+                batch.terminated,
+                batch.truncated,
+                args.gamma,
+                args.gae_lambda,
+            )
 
-    # The transitions of all steps and environments in one row.
-    n = batch.rewards.shape[1]
-    obs = map_tensors(lambda x: x.flatten(0, 1), obs)
-    actions, old_log_probs = batch.actions.flatten(0, 1), batch.log_probs.flatten()
-    flat_advantages, flat_returns = advantages.flatten(), returns.flatten()
-    losses: list[Tensor] = []
-    kls: list[Tensor] = []
-    for chosen in minibatches(args.batch_size, args, generator, batch.rewards.device):
-        count, index = len(chosen), dist.own_transitions(chosen, n)
-        log_prob, entropy, value = network.evaluate(map_tensors(lambda x: x[index], obs), actions[index])  # noqa: B023
-        log_ratio = log_prob - old_log_probs[index]
-        kl = approximate_kl(log_ratio, count, dist)
-        if args.target_kl > 0.0 and kl > args.target_kl:
-            break
-        policy_loss, clipped = clipped_loss(log_ratio, flat_advantages[index], count, args, dist)
-        value_loss = 0.5 * (value - flat_returns[index]).square().sum() / count
-        mean_entropy = entropy.sum() / count
-        loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
-        gradient_step(network, optimizer, loss, args, dist)
-        losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
-        kls.append(kl)
-    return summarize(losses, kls, values, returns, network, optimizer, dist)
+        # The transitions of all steps and environments in one row.
+        n = batch.rewards.shape[1]
+        obs = map_tensors(lambda x: x.flatten(0, 1), obs)
+        actions, old_log_probs = batch.actions.flatten(0, 1), batch.log_probs.flatten()
+        flat_advantages, flat_returns = advantages.flatten(), returns.flatten()
+        figures: list[Tensor] = []
+        for chosen in minibatches(args.batch_size, args, generator, batch.rewards.device):
+            count, index = len(chosen), dist.own_transitions(chosen, n)
+            standardized = standardize(flat_advantages[index], args, dist)
+
+            def loss(rows: slice) -> tuple[Tensor, Tensor]:
+                part = index[rows]  # noqa: B023  all are used at once
+                evaluated = network.evaluate(map_tensors(lambda x: x[part], obs), actions[part])
+                old, targets = old_log_probs[part], flat_returns[part]
+                return part_loss(evaluated, old, standardized[rows], targets, count, args)  # noqa: B023
+
+            found = threads.backward(len(index), loss)
+            if has_moved(found, len(figures), args, dist):
+                break
+            apply_gradients(network, optimizer, args, dist)
+            figures.append(found)
+    return summarize(figures, values, returns, network, optimizer, dist)
+
+
+def values_of(network: FeedForwardNetwork, obs: Obs, threads: BatchThreads) -> Tensor:
+    """Values (S, N) of normalised observations (S, N, …), without gradients."""
+
+    @torch.no_grad()  # which holds for one thread
+    def part(rows: slice) -> Tensor:
+        return network.value(map_tensors(lambda x: x[rows], obs))
+
+    return torch.cat(threads.run(batch_size(obs), part))
 
 
 class PPOMLP(PPO):
@@ -184,15 +168,6 @@ class PPOMLP(PPO):
 
     def on_episode_start(self, starts: Tensor) -> None:
         """Without memory it does not matter where episodes begin."""
-
-    @torch.no_grad()
-    def act(self, obs: Obs) -> Tensor:
-        """Sampled actions (N, A) for raw observations (N, …)."""
-        normalized = self.network.normalize(map_tensors(lambda x: x.to(self.network.device), obs))
-        distribution = self.network.action_distribution(normalized)
-        noise = self.network.sample_noise(batch_size(obs), self.generator, self.dist)
-        action: Tensor = self.network.action.to_env(distribution.sample(noise))
-        return action
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name."""
@@ -218,4 +193,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mikasa_suite.run(main))

@@ -35,7 +35,6 @@ BASE: dict[str, Any] = {
     "entropy_coef": 0.01,
     "learning_rate": 1e-3,
     "stagger_groups": 1,
-    "eval_every": 50_000,
 }
 
 SHORT_HORIZON: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.9}

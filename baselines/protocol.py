@@ -167,7 +167,8 @@ class Algorithm(Protocol):
     """Trains a network.
 
     `training` calls ``schedule``, ``rollout`` and ``update`` in turn until all steps are done. Each time episodes begin
-    anew in all environments it calls ``on_episode_start``, and ``act`` while it spreads the environments over an episode.
+    anew in all environments it calls ``on_episode_start``. It updates the statistics of the network's normaliser after each
+    update, and those of a new network before its first update.
     """
 
     args_type: ClassVar[type[CommonArgs]]
@@ -187,9 +188,6 @@ class Algorithm(Protocol):
 
     def on_episode_start(self, starts: Tensor) -> None:
         """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
-
-    def act(self, obs: Obs) -> Tensor:
-        """Explore without learning: actions (N, A), as the environment takes them, for raw observations (N, …)."""
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Any:
         """Play from ``obs`` (N, …) on, pass each step to ``stats.record``, and return a `Batch`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mikasa_robo.env_ids import import_named_module
 
@@ -50,12 +50,14 @@ class _Spec:
         module = self.target.partition(":")[0]
         return None if module.startswith("mikasa_robo.") else module
 
-    def _load(self) -> type:
-        module, _, attribute = self.target.partition(":")
+    @staticmethod
+    def _load(target: str) -> type:
+        module, _, attribute = target.partition(":")
         found: type = getattr(importlib.import_module(module), attribute)
         return found
 
 
+@dataclass(frozen=True)
 class AlgorithmSpec(_Spec):
     """An algorithm.
 
@@ -63,11 +65,19 @@ class AlgorithmSpec(_Spec):
         name: as in ``mikasa train NAME``.
         target: ``"module:Class"``, imported when the algorithm is used. The class implements `protocol.Algorithm`.
         help: one line for the help.
+        args_target: ``"module:Class"`` of its arguments, if that module can be imported without torch; then ``--help`` is
+            quick. By default the class's ``args_type``.
     """
+
+    args_target: str | None = None
 
     def load(self) -> type[Algorithm]:
         """The class."""
-        return self._load()
+        return self._load(self.target)
+
+    def load_args_type(self) -> type[Any]:
+        """The class of its arguments."""
+        return self.load().args_type if self.args_target is None else self._load(self.args_target)
 
 
 class NetworkSpec(_Spec):
@@ -81,7 +91,7 @@ class NetworkSpec(_Spec):
 
     def load(self) -> type[Network]:
         """The class."""
-        return self._load()
+        return self._load(self.target)
 
 
 _HOME = "mikasa_robo.baselines"
@@ -89,8 +99,18 @@ _HOME = "mikasa_robo.baselines"
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     row.name: row
     for row in (
-        AlgorithmSpec("ppo-mlp", f"{_HOME}.ppo_mlp:PPOMLP", "PPO with a network without memory."),
-        AlgorithmSpec("ppo-lstm", f"{_HOME}.ppo_lstm:PPOLSTM", "PPO with a recurrent network."),
+        AlgorithmSpec(
+            "ppo-mlp",
+            f"{_HOME}.ppo_mlp:PPOMLP",
+            "PPO with a network without memory.",
+            f"{_HOME}.ppo_arguments:PPOMLPArgs",
+        ),
+        AlgorithmSpec(
+            "ppo-lstm",
+            f"{_HOME}.ppo_lstm:PPOLSTM",
+            "PPO with a recurrent network.",
+            f"{_HOME}.ppo_arguments:PPOLSTMArgs",
+        ),
     )
 }
 """Algorithms by name."""

@@ -21,24 +21,25 @@ import numpy as np
 import torch
 
 from mikasa_robo.deprecation import deprecated_names
+from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import Checkpoints, read_policy, save_policy
+from .checkpoints import CheckpointError, Checkpoints, read_policy, save_policy
 from .distributed import DistContext
 from .environments import (
     UNKNOWN_HORIZON,
     ContinueAfterSuccess,
     EnvFactory,
     GymnasiumVectorEnv,
+    StaggeredEpisodes,
     reset_with,
-    stagger,
 )
-from .evaluation import Evaluation, evaluate, film, find_horizon, torch_threads
-from .files import write_atomically
+from .evaluation import Evaluation, EvaluationPlan, evaluate, film, find_horizon, plan_evaluations, torch_threads
+from .files import find_policy_file, write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .protocol import Algorithm, Setup
 from .registry import RegistryError, get_algorithm
-from .spaces import Obs, batch_size, map_tensors
+from .spaces import Obs
 
 __all__ = ["saved_run", "train"]
 
@@ -52,6 +53,8 @@ __getattr__ = deprecated_names(
     },
 )
 
+EXACT_EPISODES = 20
+"""Episodes of each environment between two checkpoints, below which ``--exact-resume`` warns of its price."""
 PROGRESS_BAR_FIGURES = ("steps_per_second", "train/return", "train/success_once")
 
 log = logging.getLogger(__name__)
@@ -106,20 +109,31 @@ def _train(
     with contextlib.ExitStack() as stack:
         try:
             raw_env = stack.enter_context(contextlib.closing(env_factory(args.num_envs, None)))
+            horizon = find_horizon(raw_env)
+            plan = plan_evaluations(args, horizon)
             eval_env = None
             if dist.is_main:
-                eval_env = stack.enter_context(contextlib.closing(env_factory(args.eval_num_envs, None)))
+                eval_env = stack.enter_context(contextlib.closing(env_factory(plan.num_envs, None)))
         except (RuntimeError, ValueError, gym.error.Error) as error:
             raise ArgumentError(f"cannot make --env-id {args.env_id}: {error}") from error
         env: Any = raw_env
         if not isinstance(raw_env, GymnasiumVectorEnv):
             wrapped = ContinueAfterSuccess(raw_env) if args.train_to_horizon else raw_env
             env = ManiSkillVectorEnv(wrapped, record_metrics=True)
+        # Environments can be spread over an episode only where its length is known.
+        groups = args.stagger_groups if horizon < UNKNOWN_HORIZON else 1
+        env = StaggeredEpisodes(env, groups, horizon, dist)
         # The simulator has its own threads; torch's would only take cores away from them.
         stack.enter_context(torch_threads(1))
-        run = _Run(args, env, find_horizon(raw_env), eval_env, run_dir, dist)
+        run = _Run(args, env, eval_env, plan, run_dir, dist, start)
         if saved is not None:
-            run.restore(saved)
+            try:
+                run.restore(saved)
+            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"--resume {run_dir}: the newest checkpoint does not fit this run ({type(error).__name__}: {error}); "
+                    "move it away to continue from an older one, or start a new run"
+                ) from error
         elif args.init_from is not None:
             run.init_from(args.init_from)
         if dist.is_main:
@@ -127,20 +141,28 @@ def _train(
                 claim_run_dir(run_dir)
                 until_written.enter_context(sole_writer(run_dir))
             log.info("run folder: %s", run_dir)
+            if args.exact_resume and 0 < args.checkpoint_every < EXACT_EPISODES * horizon * args.num_envs * dist.size:
+                log.warning(
+                    "--exact-resume breaks off all episodes each %d steps, of which one episode in each environment takes "
+                    "%d; use a larger --checkpoint-every",
+                    max(args.checkpoint_every, args.batch_size),
+                    horizon * args.num_envs * dist.size,
+                )
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
             run.logger = RunLogger(run_dir, args.to_dict(), wandb, None if saved is None else saved["step"])
             stack.callback(run.logger.close)
-        run.learn()
+        with finish_first():  # an interrupted run saves its policy
+            run.learn()
         if not dist.is_main:
             return {}
-        final = run.evaluate(args.final_eval_seed)
+        final = run.evaluate(args.final_eval_seed, plan.final_episodes)
     result = {
         "env_id": args.env_id,
         "algorithm": args.algorithm,
         "seed": args.seed,
         "training_steps": run.step,
-        "wall_time_s": round(run.seconds_before + time.monotonic() - start, 1),
-        "final": {"first_seed": args.final_eval_seed, "episodes": args.eval_episodes, **final.summary()},
+        "wall_time_s": round(run.seconds(time.monotonic()), 1),
+        "final": {"first_seed": args.final_eval_seed, "episodes": plan.final_episodes, **final.summary()},
         "best_during_training": run.best,
         "args": args.to_dict(),
         **provenance(command),
@@ -159,12 +181,18 @@ class _Run:
     """The state of a run: the algorithm, the number of steps, the best evaluation so far."""
 
     def __init__(
-        self, args: CommonArgs, env: Any, horizon: int, eval_env: Any, run_dir: Path, dist: DistContext
+        self,
+        args: CommonArgs,
+        env: StaggeredEpisodes,
+        eval_env: Any,
+        plan: EvaluationPlan,
+        run_dir: Path,
+        dist: DistContext,
+        start: float,
     ) -> None:
-        self.args, self.env, self.eval_env, self.run_dir = args, env, eval_env, run_dir
+        self.args, self.env, self.eval_env, self.plan, self.run_dir = args, env, eval_env, plan, run_dir
         self.logger: RunLogger | None = None
         self.dist = dist
-        self.horizon = horizon
         self.device = torch.device(args.device) if args.device else env.device
         if args.compile == "cuda-graphs" and self.device.type != "cuda":
             raise ArgumentError(
@@ -197,45 +225,58 @@ class _Run:
         self.best: dict[str, float] | None = None
         self.best_score = -math.inf
         self.seconds_before = 0.0
-        self.start = time.monotonic()
+        self.start = start
 
     def learn(self) -> None:
         """Train up to the last step."""
         args, dist, algorithm = self.args, self.dist, self.algorithm
         update_threads = args.torch_threads or max(1, (os.cpu_count() or 1) // dist.size)
-        next_eval = _next_multiple(self.step, args.eval_every)
+        next_eval = _next_multiple(self.step, self.plan.every)
         next_checkpoint = _next_multiple(self.step, args.checkpoint_every)
         bar = ProgressBar(args.total_timesteps) if dist.is_main else None
         if self.step == 0 and args.checkpoint_every:
             self.save_checkpoint()
         try:
             obs = self.start_episodes() if self.step < args.total_timesteps else torch.empty(0)
+            written = time.monotonic()
             while self.step < args.total_timesteps:
                 clock = [time.monotonic()]
                 algorithm.schedule(self.step / args.total_timesteps)
                 batch = algorithm.rollout(self.env, obs, self.stats)
                 obs = batch.last_obs
                 clock.append(time.monotonic())
+                # Nobody has told a new network what observations look like: learn that before the first update.
+                first = self.updates == 0 and args.init_from is None
+                if first:
+                    self.network.update_normalizer(batch.obs, dist)
                 with torch_threads(update_threads):
                     losses = algorithm.update(batch)
-                self.network.update_normalizer(batch.obs, dist)
+                if not first:
+                    self.network.update_normalizer(batch.obs, dist)
                 clock.append(time.monotonic())
                 self.step += args.batch_size
                 self.updates += 1
+                row: dict[str, float] = {}
+                if self.step >= next_eval:
+                    next_eval = _next_multiple(self.step, self.plan.every)
+                    if dist.is_main:
+                        row = self.evaluate_and_save()
+                    dist.wait()
+                now, before = time.monotonic(), written
+                written = now
+                rollout_s, update_s = clock[1] - clock[0], clock[2] - clock[1]
                 row = {
                     "step": float(self.step),
-                    "wall_time_s": self.seconds_before + clock[2] - self.start,
-                    "steps_per_second": args.batch_size / (clock[2] - clock[0]),
-                    "rollout_s": clock[1] - clock[0],
-                    "update_s": clock[2] - clock[1],
+                    "wall_time_s": self.seconds(now),
+                    "steps_per_second": self.step / self.seconds(now),
+                    "rollout_s": rollout_s,
+                    "update_s": update_s,
+                    # evaluation and logging, and the checkpoint that followed the last row
+                    "other_s": now - before - rollout_s - update_s,
                     **self.stats.pop(),
                     **losses,
+                    **row,
                 }
-                if self.step >= next_eval:
-                    next_eval = _next_multiple(self.step, args.eval_every)
-                    if dist.is_main:
-                        row |= self.evaluate_and_save()
-                    dist.wait()
                 if self.logger is not None and bar is not None:
                     self.logger.write(row)
                     shown = {name.rpartition("/")[2]: row[name] for name in PROGRESS_BAR_FIGURES if name in row}
@@ -244,7 +285,7 @@ class _Run:
                 if self.step >= next_checkpoint or (over and args.checkpoint_every):
                     next_checkpoint = _next_multiple(self.step, args.checkpoint_every)
                     self.save_checkpoint()
-                    if not over:
+                    if args.exact_resume and not over:
                         obs = self.start_episodes()
             self.save_policy("checkpoint.pt")
         except KeyboardInterrupt:
@@ -254,37 +295,27 @@ class _Run:
             if bar is not None:
                 bar.close()
 
+    def seconds(self, now: float) -> float:
+        """Wall time of the run so far, in all its processes one after another."""
+        return self.seconds_before + now - self.start
+
     def start_episodes(self) -> Obs:
-        """New episodes in all environments, at different steps; they follow from the seed and the number of updates."""
+        """New episodes in all environments; they follow from the seed and the number of updates."""
         seed = self.args.seed
         if self.updates:
             seed = int(np.random.SeedSequence([seed, self.updates]).generate_state(1)[0]) % 2**31
         obs, _ = reset_with(self.env, seed, self.dist)
-        on_episode_start = self.algorithm.on_episode_start
-        on_episode_start(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
-        # Environments can be spread over an episode only where its length is known.
-        groups = self.args.stagger_groups if self.horizon < UNKNOWN_HORIZON else 1
-        obs, seen = stagger(self.env, self.algorithm.act, obs, groups, self.horizon, on_episode_start, self.dist)
-        if not self.updates:
-            self.network.update_normalizer(map_tensors(lambda x: x.to(self.device), seen), self.dist)
-        if self.dist.is_main:
-            uncounted = (batch_size(seen) - 1) * self.args.num_envs * self.dist.size
-            log.info("staggering the environments took %d uncounted steps", uncounted)
+        self.algorithm.on_episode_start(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
         return obs
 
-    def evaluate(self, first_seed: int) -> Evaluation:
+    def evaluate(self, first_seed: int, episodes: int) -> Evaluation:
         """Play the policy in the episodes from ``first_seed`` on."""
-        return evaluate(
-            self.algorithm.eval_policy(),
-            self.eval_env,
-            episodes=self.args.eval_episodes,
-            first_seed=first_seed,
-            device=self.device,
-        )
+        policy = self.algorithm.eval_policy()
+        return evaluate(policy, self.eval_env, episodes=episodes, first_seed=first_seed, device=self.device)
 
     def evaluate_and_save(self) -> dict[str, float]:
         """Evaluate and save the policy, also as the best one if it is; returns figures for the log."""
-        evaluation = self.evaluate(self.args.eval_seed)
+        evaluation = self.evaluate(self.args.eval_seed, self.plan.episodes)
         log.info("step %d, %s", self.step, evaluation.describe())
         summary = evaluation.summary()
         self.save_policy("checkpoint.pt")
@@ -317,7 +348,7 @@ class _Run:
                 "episodes": list(self.stats.episodes),
                 "best": self.best,
                 "best_score": self.best_score,
-                "seconds": self.seconds_before + time.monotonic() - self.start,
+                "seconds": self.seconds(time.monotonic()),
             },
         )
 
@@ -329,11 +360,10 @@ class _Run:
             CheckpointError: the file holds no policy.
         """
         try:
-            payload = read_policy(path, self.device)
+            path = find_policy_file(path)
         except FileNotFoundError as error:
-            raise ArgumentError(
-                f"--init-from {path}: there is no such file; name the checkpoint.pt of a run"
-            ) from error
+            raise ArgumentError(f"--init-from {error}") from error
+        payload = read_policy(path, self.device)
         own = {"network": self.args.network_name, **self.network.to_dict()}
         other = {"network": payload["network_name"], **payload["network"]}
         for name, value in own.items():
@@ -345,7 +375,10 @@ class _Run:
                     f"--init-from {path} has {name} {other.get(name)}, and this run {value}; "
                     "both need the same network, and observations of the same sizes"
                 )
-        self.network.load_state_dict(payload["state_dict"])
+        try:
+            self.network.load_state_dict(payload["state_dict"])
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ArgumentError(f"--init-from {path} holds weights of another network: {error}") from error
         log.info("starting from the policy of %s, trained on %s for %d steps", path, payload["env_id"], payload["step"])
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -365,7 +398,7 @@ def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
         ArgumentError: the run is complete, or was started with another algorithm or number of processes.
         CheckpointError: there is no checkpoint that can be read.
     """
-    if (run_dir / "final_eval.json").exists():
+    if os.path.exists(run_dir / "final_eval.json"):  # no error for a name that no folder can have
         raise ArgumentError(f"--resume {run_dir} is complete: final_eval.json is there; start a new run instead")
     saved = Checkpoints.load_newest(run_dir)
     if saved["algorithm"] != algorithm:

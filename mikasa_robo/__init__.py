@@ -15,9 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-from gymnasium.envs.registration import WrapperSpec, parse_env_id
+from gymnasium.envs.registration import parse_env_id
 
 from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
+from mikasa_robo.env_spec import batched_env_spec
 from mikasa_robo.moved_modules import install_moved_modules
 
 if TYPE_CHECKING:
@@ -98,23 +99,13 @@ def find_task(env_id: str) -> TaskSpec:
 
 
 def _register(catalog: Mapping[str, TaskSpec]) -> None:
-    """Register tasks with Gymnasium.
-
-    Without ``max_episode_steps``: Gymnasium's own limit counts for one env, but a batch has to count for each env.
-    """
-    limit = WrapperSpec("BatchedTimeLimit", "mikasa_robo.utils.wrappers.time_limit:BatchedTimeLimit", {})
+    """Register tasks with Gymnasium."""
     for row in catalog.values():
         known = gymnasium.registry.get(row.id)
         if known is not None and known.entry_point == row.entry_point:
             continue  # this module was reloaded
-        gymnasium.register(
-            id=row.id,
-            entry_point=row.entry_point,
-            kwargs=row.make_kwargs,
-            disable_env_checker=True,
-            order_enforce=False,
-            additional_wrappers=(limit,),
-        )
+        gymnasium.register(row.id, row.entry_point)  # checks the ID and warns where it is taken
+        gymnasium.registry[row.id] = batched_env_spec(row)
 
 
 def register_task(row: TaskSpec) -> None:

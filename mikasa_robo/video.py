@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mikasa_robo.partial_files import PartialFile
 
 __all__ = ["FPS", "Images", "VideoWriter", "tile_images", "write_tiled_video", "write_video"]
 
@@ -38,8 +38,8 @@ class VideoWriter:
 
         self.path = path
         self._hold, self._overwrite = hold, overwrite
-        self._partial = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
-        self._writer: Any = imageio.get_writer(self._partial, format="FFMPEG", fps=fps, macro_block_size=2)
+        self._partial = PartialFile(path)
+        self._writer: Any = imageio.get_writer(self._partial.path, format="FFMPEG", fps=fps, macro_block_size=2)
         self._last: Images | None = None
 
     def add(self, image: Images) -> None:
@@ -53,14 +53,12 @@ class VideoWriter:
             for _ in range(self._hold):
                 self._writer.append_data(self._last)
         self._writer.close()
-        if not self._overwrite:
-            self.path.touch(exist_ok=False)  # claims the name against other processes
-        os.replace(self._partial, self.path)
+        self._partial.replace(self._overwrite)
 
     def discard(self) -> None:
         """Remove the incomplete file. Does nothing after `finish`."""
         self._writer.close()
-        self._partial.unlink(missing_ok=True)
+        self._partial.close()
 
     def __enter__(self) -> VideoWriter:
         return self

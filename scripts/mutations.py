@@ -331,16 +331,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "checkpoint-not-atomic",
         "baselines/files.py",
-        '    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")\n',
-        "    path.unlink(missing_ok=True)\n"
-        '    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")\n',
+        "    with PartialFile(path) as partial:\n",
+        "    path.unlink(missing_ok=True)\n    with PartialFile(path) as partial:\n",
         ("tests/test_ppo.py::test_a_file_is_replaced_as_a_whole_or_not_at_all",),
     ),
     Mutation(
         "final-evaluation-on-selection-seeds",
         "baselines/training.py",
-        "final = run.evaluate(args.final_eval_seed)",
-        "final = run.evaluate(args.eval_seed)",
+        "final = run.evaluate(args.final_eval_seed, plan.final_episodes)",
+        "final = run.evaluate(args.eval_seed, plan.final_episodes)",
         ("tests/test_eval_report.py::test_it_plays_what_the_final_evaluation_of_training_played",),
     ),
     Mutation(

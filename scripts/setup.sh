@@ -120,6 +120,7 @@ if ! rendering="$(check_rendering "$venv/bin/python")"; then
   fi
 fi
 say "$rendering"
+printf '%s\n' "$rendering" >"$venv/.mikasa-rendering"
 
 # ---- EGL --------------------------------------------------------------------------------------------------------------
 # MuJoCo renders MemoryMaze with it; nothing else here needs it.

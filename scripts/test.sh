@@ -19,6 +19,10 @@ while [[ $# -gt 0 ]]; do
 done
 
 bash scripts/setup.sh
+# The setup has just drawn a picture. Otherwise each process of the tests would draw one first, which takes seconds.
+if [[ "$(cat .venv/.mikasa-rendering 2>/dev/null)" == "rendering: works" ]]; then
+  export MIKASA_RENDERING=works
+fi
 bin="$root/.venv/bin"
 "$bin/ruff" format --check .
 "$bin/ruff" check .

@@ -1,5 +1,6 @@
 """Says once per session what this machine can do, and skips the tests that need more."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,7 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @cache
 def why_no_rendering() -> str | None:
-    """Return why SAPIEN cannot draw here, or None if it can. Asked in another process: a bad driver may crash it."""
+    """Return why SAPIEN cannot draw here, or None if it can. Asked in another process: a bad driver may crash it.
+
+    scripts/test.sh has just asked, and says by MIKASA_RENDERING if it works.
+    """
+    if os.environ.get("MIKASA_RENDERING") == "works":
+        return None
     check = subprocess.run(
         ["bash", str(ROOT / "scripts" / "setup.sh"), "--check-rendering"],
         env={**os.environ, "PYTHON": sys.executable},
@@ -38,13 +44,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, those of a module that are about one environment ID stay together.
 
     So do those about none. Environments that fixtures share are built once, and a long module is spread all the same.
+    All tests that draw are in one process, as the first picture of a process takes seconds.
     """
     for item in items:
+        if item.get_closest_marker("render") is not None:
+            item.add_marker(pytest.mark.xdist_group("render"))
+            continue
         params = (
             item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         )
         about = next((value for value in params if isinstance(value, str) and value.endswith("-v0")), "")
         item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {about}"))
+
+
+def pytest_collection_finish() -> None:
+    """Take what the imports made out of the garbage collector's sight. All of it lives as long as the process.
+
+    ManiSkill collects garbage whenever it builds or closes an environment. Without this it would look through a few hundred
+    thousand objects of torch and others each time, which takes longer than the rest of the building.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

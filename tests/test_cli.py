@@ -16,6 +16,7 @@ from tool_helpers import OWN_ID, own_task
 import mikasa_robo
 from mikasa_base.factory import missing_dependency
 from mikasa_base.registry import VARIANTS, Variant
+from mikasa_robo.baselines.registry import ALGORITHMS
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.moved_modules import MOVED_MODULES
 from mikasa_robo.tools import cli
@@ -183,6 +184,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_and_list_load_neither_torch_nor_the_simulator() -> None:
     """All in one process: what one of them loaded would still be there after the next."""
     commands = [[name, "--help"] for name in ("train", "list", *cli._MODULES)]
+    commands += [["train", name, "--help"] for name in ALGORITHMS]
     commands += [["--help"], ["--version"], ["list"], ["list", "--suite", "base"]]
     code = (
         "import sys\n"
@@ -335,7 +337,7 @@ def test_a_missing_train_extra_is_one_line_with_the_way_to_get_it() -> None:
         "import sys\n"
         "sys.modules['tensorboard'] = None\n"
         "from mikasa_robo.tools.cli import main\n"
-        "sys.exit(main(['train', 'ppo-mlp', '--help']))\n"
+        "sys.exit(main(['train', 'ppo-mlp']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr

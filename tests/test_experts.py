@@ -356,7 +356,8 @@ def test_a_video_is_drawn(tmp_path: Path) -> None:
     import imageio.v3 as imageio
 
     path = tmp_path / "videos" / "expert.mp4"
-    command.film("RememberColor3-v0", policy_maker("expert"), path, num_envs=1)
+    short: dict[str, Any] = {"cue_steps": 1, "delay_steps": 0, "robot_visuals": "low_poly"}  # fewer and cheaper images
+    command.film("RememberColor3-v0", policy_maker("expert"), path, num_envs=1, **short)
     frames = imageio.imread(path)
     assert len(frames) > 10
     assert frames[0].shape == (512, 512, 3)

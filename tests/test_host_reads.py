@@ -11,8 +11,9 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -43,18 +44,24 @@ BY_INDEX = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 METHODS = {"tolist", "numpy", "cpu", "item", "__array__", "__bool__", "__int__", "__float__", "__index__"}
 
 
+@cache
+def kind_of(code: CodeType) -> str:
+    """Whether a frame of this code is torch's or the watch's own ("torch"), of the package ("own") or of another."""
+    path, function = code.co_filename, code.co_name
+    if "/torch/" in path or function.startswith("__torch_") or function in ("own_line", "note"):
+        return "torch"
+    own = path.startswith((*OWN, __file__)) and (Path(path).name, function) not in ONLY_ON_CPU
+    return "own" if own else "other"
+
+
 def own_line() -> str | None:
     """The innermost line of the package (or of a task in this file) that led here, unless other code is in between."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        path, function = frame.f_code.co_filename, frame.f_code.co_name
-        if "/torch/" in path or function.startswith("__torch_") or function in ("own_line", "note"):
-            frame = frame.f_back
-            continue
-        if not path.startswith((*OWN, __file__)) or (Path(path).name, function) in ONLY_ON_CPU:
-            return None
-        return f"{Path(path).name}:{frame.f_lineno} {function}"
-    return None
+    while frame is not None and kind_of(frame.f_code) == "torch":
+        frame = frame.f_back
+    if frame is None or kind_of(frame.f_code) == "other":
+        return None
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}"
 
 
 class Watch:

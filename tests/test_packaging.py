@@ -64,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     # From a copy of the sources alone: setuptools also packs whatever an older build has left behind in the checkout.
     source = tmp_path_factory.mktemp("source")
     folder = tmp_path_factory.mktemp("dist")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "mikasa_suite.py"):
         shutil.copy(ROOT / name, source)
     for name in {"tests", *(Path(folder).parts[0] for folder in FOLDERS.values())}:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -84,7 +84,12 @@ def test_the_wheel_holds_our_packages_and_claims_no_other_name(built: tuple[Path
     sdist, wheel = built
     assert wheel.name == "mikasa_suite-0.1.0-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"mikasa_base", "mikasa_robo", "mikasa_suite-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "mikasa_base",
+        "mikasa_robo",
+        "mikasa_suite.py",
+        "mikasa_suite-0.1.0.dist-info",
+    }
     assert {"mikasa_robo/py.typed", "mikasa_base/py.typed"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     modules = {
@@ -92,7 +97,7 @@ def test_the_wheel_holds_our_packages_and_claims_no_other_name(built: tuple[Path
         for name, folder in FOLDERS.items()
         for module in (ROOT / folder).rglob("*.py")
     }
-    assert modules == {name for name in names if name.endswith(".py")}
+    assert modules | {"mikasa_suite.py"} == {name for name in names if name.endswith(".py")}
     with tarfile.open(sdist) as archive:
         members = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "wrappers/__init__.py", "baselines/__init__.py"} <= members

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from sim_helpers import ROOT
 from torch import Tensor
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
@@ -30,7 +29,7 @@ from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.distributed import DistContext, choose_gpu, join_processes
 from mikasa_robo.baselines.distributions import Categoricals
 from mikasa_robo.baselines.encoder import Encoder
-from mikasa_robo.baselines.environments import GymnasiumVectorEnv, make_gymnasium_env, stagger
+from mikasa_robo.baselines.environments import GymnasiumVectorEnv, StaggeredEpisodes, make_gymnasium_env
 from mikasa_robo.baselines.evaluation import evaluate
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.networks import NetworkPolicy, RecurrentActorCritic
@@ -40,6 +39,7 @@ from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
 
+ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
 
 
@@ -118,24 +118,25 @@ def policy_for(env: GymnasiumVectorEnv, seed: int = 0) -> RecurrentActorCritic:
 
 
 def play(
-    env: GymnasiumVectorEnv, policy: RecurrentActorCritic, steps: list[int], groups: int = 3
+    env: GymnasiumVectorEnv, policy: RecurrentActorCritic, steps: list[int], groups: int = 3, keep_first: bool = False
 ) -> list[ppo_lstm.Rollout]:
-    """Rollouts of these lengths, each from where the last one ended."""
+    """Rollouts of these lengths, each from where the last one ended; before them 7 steps that get episodes out of phase."""
     generator = torch.Generator().manual_seed(1)
     args = ppo_lstm.Args(num_envs=env.num_envs, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
     setup = Setup(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, DistContext())
     learner = ppo_lstm.PPOLSTM(args, setup)
     learner.network = policy
-    obs, _ = env.reset(seed=5)
+    staggered = StaggeredEpisodes(env, groups, 7)
+    obs, _ = staggered.reset(seed=5)
     learner.on_episode_start(torch.ones(env.num_envs, dtype=torch.bool))
-    obs, seen = stagger(env, learner.act, obs, groups, 7, learner.on_episode_start)
-    policy.update_normalizer(seen)
-    batches = []
-    for count in steps:
+    batches: list[ppo_lstm.Rollout] = []
+    for count in [7, *steps]:
         args.num_steps = count
-        batches.append(learner.rollout(env, obs, EpisodeStats()))
+        batches.append(learner.rollout(staggered, obs, EpisodeStats()))
         obs = batches[-1].last_obs
-    return batches
+        if len(batches) == 1:
+            policy.update_normalizer(batches[0].obs)
+    return batches if keep_first else batches[1:]
 
 
 @pytest.mark.parametrize("actions", list(ClockEnv.ACTIONS))
@@ -214,7 +215,7 @@ def test_the_gradient_through_time_stops_where_an_episode_begins() -> None:
 def test_a_truncated_episode_bootstraps_from_its_last_observation_with_the_memory_it_had() -> None:
     env = clocks(6, simple=True)
     policy = policy_for(env)
-    (batch,) = play(env, policy, [20])
+    first, batch = play(env, policy, [20], keep_first=True)
     obs = batch.obs
     assert isinstance(obs, Tensor)
     cut = batch.truncated.nonzero()
@@ -222,13 +223,12 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation_with_the_memor
     assert torch.equal(batch.final_values != 0, batch.truncated)
     # Seen once more by the side: the episode's own observations, one after another, then the last, which no row holds.
     told: dict[tuple[int, int], Tensor] = {}
-    env.reset(seed=5)
     with torch.no_grad():
-        generator = torch.Generator().manual_seed(1)
-        again = clocks(6, simple=True)
-        first, _ = again.reset(seed=5)
-        learner_obs, _ = _staggered(again, policy, first, generator)
-        assert torch.equal(learner_obs, obs[0])
+        again = StaggeredEpisodes(clocks(6, simple=True), 3, 7)
+        again.reset(seed=5)
+        for action in first.actions:
+            again_obs, *_ = again.step(action)
+        assert torch.equal(again_obs, obs[0])
         for t in range(20):
             _, _, _, cuts, info = again.step(batch.actions[t])
             for i in cuts.nonzero().squeeze(1).tolist():
@@ -254,21 +254,6 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation_with_the_memor
     )
     expected = batch.rewards + 0.9 * batch.final_values - batch.values
     torch.testing.assert_close(advantages[batch.truncated], expected[batch.truncated])
-
-
-def _staggered(
-    env: GymnasiumVectorEnv, policy: RecurrentActorCritic, obs: Any, generator: torch.Generator
-) -> tuple[Any, Any]:
-    """The same uncounted steps as those of `play`: its learner draws from a generator of the same seed."""
-    args = ppo_lstm.Args(num_envs=env.num_envs, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
-    setup = Setup(env.single_observation_space, env.single_action_space, env.num_envs, CPU, generator, DistContext())
-    learner = ppo_lstm.PPOLSTM(args, setup)
-    normalizer, policy.normalizer = policy.normalizer, None  # it had seen nothing then: mean 0, variance 1
-    learner.network = policy
-    learner.on_episode_start(torch.ones(env.num_envs, dtype=torch.bool))
-    result = stagger(env, learner.act, obs, 3, 7, learner.on_episode_start)
-    policy.normalizer = normalizer
-    return result
 
 
 def test_a_policy_forgets_at_the_start_of_an_episode_only() -> None:
@@ -450,39 +435,44 @@ def test_auto_chooses_the_preset_by_the_task() -> None:
 
 
 # ---------------------------------------------------------------------- several processes
-TEAM_SCRIPT = """
-import sys, torch
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.baselines.environments import make_gymnasium_env
-from mikasa_robo.baselines.distributed import join_processes
-from test_ppo_lstm import clocks
-torch.set_num_threads(1)
-with join_processes() as dist:
-    for module in (ppo_mlp, ppo_lstm):
-        args = module.Args(
-            env_id="Clock", num_envs=int(sys.argv[2]), num_steps=12, num_minibatches=2, update_epochs=2, target_kl=0.0,
-            total_timesteps=96, stagger_groups=2, eval_every=0, eval_episodes=2, eval_num_envs=2, video=False,
-            run_dir=__import__("pathlib").Path(sys.argv[1]) / module.Args.algorithm, torch_threads=1, max_grad_norm=1e9,
-        )
-        module.train(args, lambda n, render_mode: clocks(n), dist=dist)
-"""
+def train_both(folder: Path, num_envs: int) -> None:
+    """Both algorithms with ``num_envs`` environments a process, in as many processes as torchrun started, else in this."""
+    with join_processes() as dist:
+        for module in (ppo_mlp, ppo_lstm):
+            args = module.Args(
+                env_id="Clock",
+                num_envs=num_envs,
+                num_steps=12,
+                num_minibatches=2,
+                update_epochs=2,
+                target_kl=0.0,
+                total_timesteps=96,
+                stagger_groups=2,
+                eval_every=0,
+                eval_episodes=2,
+                eval_num_envs=2,
+                video=False,
+                run_dir=folder / module.Args.algorithm,
+                torch_threads=1,
+                max_grad_norm=1e9,
+            )
+            module.train(args, lambda n, render_mode: clocks(n), dist=dist)
 
 
 def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path: Path) -> None:
     """The gradients of all steps are alike, or the weights that they led to would not be."""
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    train_both(tmp_path / "one", 4)
     script = tmp_path / "script.py"
-    script.write_text(TEAM_SCRIPT)
+    script.write_text("import pathlib, sys, test_ppo_lstm as t; t.train_both(pathlib.Path(sys.argv[1]), 2)")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for command, name, n in (([sys.executable], "one", 4), (torchrun, "two", 2)):
-        done = subprocess.run(
-            [*command, str(script), str(tmp_path / name), str(n)],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [*torchrun, str(script), str(tmp_path / "two")],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
     for algorithm in ("ppo-mlp", "ppo-lstm"):
         one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():

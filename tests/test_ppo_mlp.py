@@ -20,7 +20,7 @@ from mikasa_robo.baselines import ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint, save_policy
 from mikasa_robo.baselines.encoder import ObservationNormalizer
-from mikasa_robo.baselines.environments import ContinueAfterSuccess, stagger
+from mikasa_robo.baselines.environments import ContinueAfterSuccess, StaggeredEpisodes
 from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
@@ -181,15 +181,21 @@ def test_gae_by_hand(ends: str, first: float, second: float) -> None:
 def test_rollout_keeps_the_true_last_observation_of_each_truncated_episode() -> None:
     from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 
-    env = ManiSkillVectorEnv(ContinueAfterSuccess(ReachEnv(8)), record_metrics=True)
+    made = ManiSkillVectorEnv(ContinueAfterSuccess(ReachEnv(8)), record_metrics=True)
+    env = StaggeredEpisodes(made, groups=4, horizon=20)
     policy = ActorCritic(3, 1, (8,))
     generator = torch.Generator().manual_seed(0)
     obs, _ = env.reset(seed=0)
-    obs, seen = stagger(env, policy.act, obs, groups=4, horizon=20)
-    assert sorted(set(env.base_env.elapsed_steps.tolist())) == [0, 5, 10, 15]
-    assert isinstance(seen, Tensor)
-    assert seen.shape == (16, 8, 3)
-    batch = ppo_mlp.rollout(env, policy, obs, 30, generator, EpisodeStats())
+    stats = EpisodeStats()
+    first = ppo_mlp.rollout(env, policy, obs, 16, generator, stats)
+    assert sorted(set(made.base_env.elapsed_steps.tolist())) == [1, 6, 11, 16]
+    cut = first.truncated.nonzero()
+    assert cut.tolist() == [[4, 2], [4, 3], [9, 4], [9, 5], [14, 6], [14, 7]]
+    assert isinstance(first.final_obs, Tensor)
+    torch.testing.assert_close(first.final_obs[:, 2], (cut[:, 0] + 1) / 20)
+    assert "train/length" not in stats.pop(), "episodes that were cut short do not count"
+    batch = ppo_mlp.rollout(env, policy, first.last_obs, 30, generator, stats)
+    assert stats.pop()["train/length"] == 20.0
     assert isinstance(batch.obs, Tensor)
     assert isinstance(batch.last_obs, Tensor)
     assert isinstance(batch.final_obs, Tensor)

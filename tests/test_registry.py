@@ -338,7 +338,7 @@ def test_a_file_that_is_not_a_usable_checkpoint_is_named(tmp_path: Path, capsys:
     good = torch.load(OLD / "ppo_mlp" / "checkpoint.pt", weights_only=True)
     no_step = {name: value for name, value in good.items() if name != "step"}
     for content, problem in (
-        (None, "cannot be read: Is a directory"),
+        (None, "holds neither checkpoint.pt nor best.pt"),
         (no_step, "lacks step"),
         ({**good, "args": {**good["args"], "from_the_future": 1}}, "has no argument from_the_future"),
         ({**good, "state_dict": {}}, "does not fit the network 'mlp'"),
@@ -353,8 +353,10 @@ def test_a_file_that_is_not_a_usable_checkpoint_is_named(tmp_path: Path, capsys:
         assert problem in message
     with pytest.raises(FileNotFoundError, match=r"nothing\.pt: there is no such file; name one"):
         load_policy(tmp_path / "nothing.pt")
-    assert train("ppo-mlp", *SMALL, "--init-from", str(tmp_path), "--run-dir", str(tmp_path / "run")) == 2
-    assert "name a file, such as the checkpoint.pt of a run" in capsys.readouterr().err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert train("ppo-mlp", *SMALL, "--init-from", str(empty), "--run-dir", str(tmp_path / "run")) == 2
+    assert f"--init-from {empty} holds neither checkpoint.pt nor best.pt" in capsys.readouterr().err
 
 
 def test_a_run_that_diverges_ends_with_the_fix(

@@ -32,7 +32,7 @@ from mikasa_robo.baselines.loggers import ProgressCsv, sole_writer
 ARGV = shlex.split(
     "--env-id PassiveVisualMatchEasy-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 1280 "
     "--num-minibatches 2 --update-epochs 2 --stagger-groups 3 --checkpoint-every 192 --keep-checkpoints 2 "
-    "--eval-every 256 --eval-episodes 4 --eval-num-envs 2 --no-video --torch-threads 1"
+    "--eval-every 256 --eval-episodes 4 --eval-num-envs 2 --no-video --torch-threads 1 --exact-resume"
 )
 SIZES = {"ppo_lstm": ["--lstm-size", "16"], "ppo_mlp": ["--hidden-sizes", "16"]}
 SLOWLY = """
@@ -105,7 +105,7 @@ def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> 
     assert ppo_lstm.main(["--resume", str(killed)]) == 2, "it is complete"
 
 
-TIMES = ("wall_time_s", "steps_per_second", "rollout_s", "update_s")
+TIMES = ("wall_time_s", "steps_per_second", "rollout_s", "update_s", "other_s")
 
 
 def interrupted(tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch, updates: int = 7) -> Path:
@@ -301,7 +301,7 @@ def test_a_robot_task_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.Mon
     argv = shlex.split(
         "--env-id RememberColor3-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 384 --no-video "
         "--num-minibatches 2 --update-epochs 1 --stagger-groups 2 --checkpoint-every 128 --eval-every 0 "
-        "--eval-episodes 2 --eval-num-envs 2 --torch-threads 1 --sim-backend physx_cpu --lstm-size 16"
+        "--eval-episodes 2 --eval-num-envs 2 --torch-threads 1 --sim-backend physx_cpu --lstm-size 16 --exact-resume"
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert ppo_lstm.main([*argv, "--run-dir", str(whole)]) == 0

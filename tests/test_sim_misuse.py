@@ -183,9 +183,10 @@ def test_a_step_before_gpu_init_says_so() -> None:
         BatchedCpuPhysx([], threads=1, debug=True).step()
 
 
-STATE_WITHOUT_VULKAN = """
+WITHOUT_VULKAN = """
 import torch
 from mikasa_robo.sim.env import make
+from mikasa_robo.sim.render import RenderingUnavailableError
 env = make("Empty-v1", num_envs=4, obs_mode="state", reward_mode="none")
 env.reset(seed=0)
 for _ in range(3):
@@ -193,20 +194,6 @@ for _ in range(3):
 assert obs.isfinite().all() and len(obs) == 4
 env.close()
 print("stepped")
-"""
-
-
-def test_state_mode_without_vulkan_just_works() -> None:
-    done = run_python(STATE_WITHOUT_VULKAN, **NO_VULKAN)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["stepped"], "stdout belongs to the caller"
-    # a line or two of somebody's import are bearable, a warning per env or per material is not
-    assert len(done.stderr.splitlines()) <= 3, done.stderr
-
-
-PICTURES_WITHOUT_VULKAN = """
-from mikasa_robo.sim.env import make
-from mikasa_robo.sim.render import RenderingUnavailableError
 for asked in ({"obs_mode": "rgb"}, {"obs_mode": "state", "render_mode": "rgb_array"}):
     for num_envs in (1, 2):
         try:
@@ -216,13 +203,24 @@ for asked in ({"obs_mode": "rgb"}, {"obs_mode": "state", "render_mode": "rgb_arr
 """
 
 
-def test_pictures_without_vulkan_give_one_error() -> None:
-    done = run_python(PICTURES_WITHOUT_VULKAN, **NO_VULKAN)
+@pytest.fixture(scope="module")
+def told_without_vulkan() -> list[str]:
+    """The lines on stdout of `WITHOUT_VULKAN`."""
+    done = run_python(WITHOUT_VULKAN, **NO_VULKAN)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 4, done.stdout
+    # a line or two of somebody's import are bearable, a warning per env or per material is not
+    assert len(done.stderr.splitlines()) <= 3, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_state_mode_without_vulkan_just_works(told_without_vulkan: list[str]) -> None:
+    assert told_without_vulkan[0] == "stepped", "stdout belongs to the caller"
+
+
+def test_pictures_without_vulkan_give_one_error(told_without_vulkan: list[str]) -> None:
+    lines = told_without_vulkan[1:]
+    assert len(lines) == 4, lines
     for line, asked in zip(lines, ["obs_mode='rgb'"] * 2 + ["render_mode='rgb_array'"] * 2, strict=True):
         assert line.startswith(asked)
         assert "mesa-vulkan-drivers" in line, "the error should say how to fix it"
         assert "obs_mode='state'" in line, "the error should say how to do without"
-    assert len(done.stderr.splitlines()) <= 3, done.stderr

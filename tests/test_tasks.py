@@ -911,7 +911,8 @@ def refuse(*args, **kwargs):
     raise AssertionError(f"something reached for the network or asked a question: {args!r}")
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
 urllib.request.urlopen = urllib.request.urlretrieve = builtins.input = refuse
-import gymnasium, mikasa_robo, torch
+import gc, gymnasium, mani_skill.envs, mikasa_robo, torch
+gc.freeze()  # else each environment's collection of garbage looks through all that was imported
 for row in list(mikasa_robo.CATALOG.values()):
     for num_envs in (1, 2) if row.gallery else (2,):
         env = gymnasium.make(row.id, num_envs=num_envs, sim_debug=True, obs_mode="state+objects")

@@ -12,13 +12,15 @@ import torch
 
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, load_network, read_policy
+from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_network
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError, resolve_env_id
 
-__all__ = ["Checkpoint", "import_foreign", "make_policy", "read_checkpoint", "resolve_checkpoint_env_id"]
+__all__ = ["Checkpoint", "import_foreign", "make_policy", "read_checkpoint", "resolve_checkpoint_env_id", "why_unfit"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,14 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read what a checkpoint says about its policy. No code in it, and none that it names, is run.
 
+    Args:
+        path: the file, or the folder of a run: then its checkpoint.pt, or else its best.pt.
+
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: it is not the checkpoint of a known algorithm.
     """
+    path = find_policy_file(path)
     payload = read_policy(path)
     args_type = algorithm_of(payload, path).load().args_type
     try:
@@ -55,6 +61,20 @@ def make_policy(checkpoint: Checkpoint, network: Any = None, device: torch.devic
     """The policy of a checkpoint, with its network (None: from the file, on ``device``)."""
     network = load_network(checkpoint.path, device) if network is None else network
     return get_algorithm(checkpoint.algorithm).load().make_policy(network)
+
+
+def why_unfit(network: Any, env: Any) -> str | None:
+    """Why a network cannot act in ``env``, a batched environment; None if it can, or does not tell its sizes."""
+    if not hasattr(network, "layout"):  # one of somebody's own
+        return None
+    width = ObservationLayout.of(env.unwrapped.single_observation_space).width
+    action = ActionLayout.of(env.unwrapped.single_action_space)
+    if (network.layout.width, network.action) != (width, action):
+        return (
+            f"as it is now: the policy maps {network.layout.width} numbers to actions of {network.action.dim}, and the "
+            f"task needs {width} to {action.dim}; use the version and the arguments that it was trained with"
+        )
+    return None
 
 
 def import_foreign(algorithm: str | None, network: str | None) -> None:

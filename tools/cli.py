@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import mikasa_robo
+import mikasa_suite
 from mikasa_robo.catalog import CATALOG, MemoryType, TaskSpec
 
 from .extras import TRAIN_MODULES, missing_module_message
@@ -235,4 +236,4 @@ def _cells(row: TaskSpec) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mikasa_suite.main())

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from mikasa_robo.deprecation import deprecated_names
+from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError
 from .extras import require_modules
-from .output import FileTakenError, require_folder
+from .output import require_new_file
+from .progress import say
 from .report import EVALUATION_FORMAT, METRICS
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
@@ -52,7 +55,8 @@ class Args:
     """Evaluate one checkpoint, or several of one task and algorithm that were trained with different seeds."""
 
     checkpoint: tuple[Path, ...]
-    """Policies that `mikasa train` saved: checkpoint.pt or best.pt of a run."""
+    """Policies that `mikasa train` saved: checkpoint.pt or best.pt of a run, or the folder of a run, which stands for its
+    checkpoint.pt, or else its best.pt."""
     env_id: str | None = None
     """The task that the checkpoints were trained on. Only needed for a task of your own, as module:ID: a module is
     imported only where you name it."""
@@ -82,12 +86,18 @@ def check(args: Args) -> list[Checkpoint]:
         OptionError: an option cannot be used, or the result would be written over a file.
         CheckpointError, FileNotFoundError: see `read_checkpoint`.
     """
+    from mikasa_robo.baselines.arguments import MOST_WORKERS_PER_CORE
+
     from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
 
     if args.num_envs < 1:
         raise OptionError(f"--num-envs {args.num_envs} must be at least 1")
     if args.num_workers is not None and not 1 <= args.num_workers <= args.num_envs:
         raise OptionError(f"--num-workers {args.num_workers} must be from 1 to --num-envs {args.num_envs}")
+    if args.num_workers is not None and args.num_workers > MOST_WORKERS_PER_CORE * (os.cpu_count() or 1):
+        raise OptionError(
+            f"--num-workers {args.num_workers} are too many for this machine; use as many as it has cores"
+        )
     if args.episodes is not None and args.episodes < 1:
         raise OptionError(f"--episodes {args.episodes} must be at least 1")
     if not args.checkpoint:
@@ -112,12 +122,7 @@ def check(args: Args) -> list[Checkpoint]:
                 "an average needs different seeds; leave one out"
             )
     resolve_checkpoint_env_id(first, args.env_id)
-    out = output_path(args, first)
-    if out.exists():
-        raise FileTakenError(f"--out {out} exists; name another file, or move that one away")
-    if not out.parent.is_dir():
-        raise OptionError(f"--out {out}: there is no folder {out.parent}; make it, or name another file")
-    require_folder(out.parent)
+    require_new_file(output_path(args, first))
     return checkpoints
 
 
@@ -167,9 +172,12 @@ def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
         columns = [figures(result, metric) for result in results]
         values = [sum(column) / len(column) for column in columns] if len(columns) > 1 else columns[0]
         kind, low, high = "bootstrap", None, None
-        if len(columns) == 1 and metric.startswith("success"):
-            # A bootstrap of a hundred successes would give an interval without width.
-            kind, (low, high) = "Wilson", wilson_interval(round(sum(values)), len(values))
+        if metric.startswith("success") and (len(columns) == 1 or len(set(values)) == 1):
+            # A bootstrap of a hundred successes, or of runs that are equal, would give an interval without width.
+            episodes = [success for column in columns for success in column]
+            kind, (low, high) = "Wilson", wilson_interval(round(sum(episodes)), len(episodes))
+        elif len(set(values)) == 1:
+            kind = "none"  # all are equal
         elif (estimate := bootstrap_interval(values)) is not None:
             low, high = estimate.low, estimate.high
         summary[metric] = {
@@ -200,11 +208,13 @@ def evaluate_checkpoints(
     """
     import gymnasium as gym
 
+    from mikasa_robo.baselines.checkpoints import load_network
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
+    from mikasa_robo.baselines.files import write_atomically
     from mikasa_robo.baselines.loggers import provenance
 
-    from .checkpoint import make_policy
+    from .checkpoint import make_policy, why_unfit
 
     require_modules("report", "rliable")
     checkpoints = check(args)
@@ -213,10 +223,11 @@ def evaluate_checkpoints(
     trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
     if args.sim_backend is not None:
         trained.sim_backend = args.sim_backend
+    say(f"making {min(args.num_envs, episodes)} environments of {first.env_id}")
     with contextlib.ExitStack() as stack:
         try:
             env: Any = (make_factory or env_factory)(trained)(min(args.num_envs, episodes), None)
-        except (RuntimeError, ValueError, gym.error.Error) as error:
+        except (EnvIdError, MemoryError, RuntimeError, ValueError, gym.error.Error) as error:
             raise OptionError(f"{first.path}: cannot make {first.env_id}: {error}") from error
         stack.callback(env.close)
         # The simulator has threads of its own; torch's would only compete with them for the cores.
@@ -224,7 +235,11 @@ def evaluate_checkpoints(
         device = env.unwrapped.device
         results = []
         for checkpoint in checkpoints:
-            policy = make_policy(checkpoint, device=device)
+            say(f"{checkpoint.path}: playing {episodes} episodes")
+            network = load_network(checkpoint.path, device)
+            if problem := why_unfit(network, env):
+                raise OptionError(f"{checkpoint.path} does not fit {first.env_id} {problem}")
+            policy = make_policy(checkpoint, network)
             result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
             log.info("%s, %s", checkpoint.path, result.describe())
             results.append(result)
@@ -240,8 +255,7 @@ def evaluate_checkpoints(
         "runs": [_entry(checkpoint, result) for checkpoint, result in zip(checkpoints, results, strict=True)],
         **provenance(command),
     }
-    with output_path(args, first).open("x") as file:
-        file.write(json.dumps(content, indent=2) + "\n")
+    write_atomically(output_path(args, first), (json.dumps(content, indent=2) + "\n").encode(), overwrite=False)
     return content
 
 
@@ -272,7 +286,8 @@ def describe(content: Mapping[str, Any]) -> str:
         spread = f" ± {shown['standard_error']}{unit}" if "standard_error" in shown else ""
         if "low" in shown:
             interval = f"{shown['low']} to {shown['high']}{unit}"
-            spread += f" (95 % {found['interval']} interval over {summary['over']}: {interval})"
+            over = "episodes" if found["interval"] == "Wilson" else summary["over"]
+            spread += f" (95 % {found['interval']} interval over {over}: {interval})"
         lines.append(f"{metric.replace('_', ' ')}: {shown['mean']}{unit}{spread}")
     return "\n".join(lines)
 
@@ -282,6 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     args = tyro.cli(Args, args=argv, prog="mikasa eval")
 
+    say("loading the checkpoints")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.loggers import configure_logging
 

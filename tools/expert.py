@@ -17,11 +17,14 @@ from mikasa_robo.experts.makers import PolicyName, policy_maker
 
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
+from .progress import Progress, say
 
 if TYPE_CHECKING:  # torch and the simulator are loaded once the options are known to be good
     from mikasa_robo.experts.evaluation import PolicyMaker
 
 __all__ = ["Options", "PolicyName", "film", "main", "policy_maker"]
+
+MOST_EPISODES, MOST_ENVS, MOST_VIEWS, MOST_SEED = 10**9, 65_536, 1_000_000, 2**31
 
 
 @dataclass
@@ -58,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
 
+    say("loading the simulator")
     import torch
 
     from mikasa_robo.experts.evaluation import evaluate
@@ -71,7 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     make = policy_maker(options.policy, options.k)
     kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
-    outcome = evaluate(options.env_id, make, options.episodes, options.num_envs, options.seed, **kwargs)
+    steps = CATALOG[options.env_id].horizon * -(-options.episodes // options.num_envs)
+    with Progress(steps, f"playing {options.episodes} episodes") as progress:
+        outcome = evaluate(
+            options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs
+        )
     low, high = outcome.interval()
     print(
         f"{options.env_id} {options.policy}: success {outcome.rate:.1%} (95 % interval {low:.1%} to {high:.1%}) in "
@@ -86,14 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(options: Options) -> None:
     """Check what does not depend on the task. Raises OptionError."""
-    for name in ("episodes", "num_envs"):
-        if getattr(options, name) < 1:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least 1")
-    for name in ("k", "seed"):
-        if getattr(options, name) < 0:
-            raise OptionError(f"--{name} {getattr(options, name)} must be at least 0")
+    for name, low, high in (
+        ("episodes", 1, MOST_EPISODES),
+        ("num_envs", 1, MOST_ENVS),
+        ("k", 0, MOST_VIEWS),
+        ("seed", 0, MOST_SEED),
+    ):
+        if not low <= getattr(options, name) <= high:
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be from {low} to {high}")
     if options.video is not None:
-        require_folder(options.video.parent, "--video: the folder")
+        require_folder(options.video.parent, "--video: the folder", options.video.name)
         if options.video.exists():
             raise OptionError(f"--video {options.video} exists already; choose another name, or move it away")
 

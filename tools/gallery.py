@@ -17,6 +17,7 @@ from mikasa_robo.catalog import CATALOG, CameraView
 from .cameras import camera_config
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
+from .progress import say
 
 if TYPE_CHECKING:  # the simulator is loaded once the options are known to be good
     from mikasa_robo.video import Images
@@ -72,10 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for name, (env_id, view) in chosen.items():
             path = options.out / f"{name}.webp"
+            say(f"{name}: playing and drawing {env_id}")
             image = encode(*draw(env_id, view, options.size))
             options.out.mkdir(parents=True, exist_ok=True)
             write_atomically(path, image)
-            print(f"{path}: {len(image) / 1000:.0f} kB")
+            print(f"{path}: {len(image) / 1000:.0f} kB", flush=True)
     except (OptionError, RenderingUnavailableError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -92,7 +94,7 @@ def _chosen(options: Options) -> dict[str, tuple[str, CameraView]]:
         raise OptionError("--family and --env-id exclude each other; leave one out")
     if not SIZES[0] <= options.size <= SIZES[1]:
         raise OptionError(f"--size {options.size} must be a number of pixels from {SIZES[0]} to {SIZES[1]}")
-    require_folder(options.out)
+    require_folder(options.out, longest_name=max((f"{name}.webp" for name in families), key=len))
     if not options.env_id:
         return {family: families[family] for family in options.family or families}
     return {env_id: (env_id, _view_of(env_id)) for env_id in map(resolve_env_id, options.env_id)}

@@ -6,27 +6,44 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from mikasa_robo.baselines.files import why_not_writable
+from mikasa_robo.partial_files import remove_leftovers
+
 from .env_ids import OptionError
 
-__all__ = ["FileTakenError", "require_folder", "require_new_files"]
+__all__ = ["FileTakenError", "require_folder", "require_new_file", "require_new_files"]
 
 
 class FileTakenError(OptionError, FileExistsError):
     """A command would have to overwrite a file."""
 
 
-def require_folder(folder: Path, option: str = "--out") -> None:
-    """Raise OptionError unless files can be written to ``folder``, or it can be made."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise OptionError(f"{option} {folder}: {existing} is a file, not a folder; choose another name")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise OptionError(f"{option} {folder}: {existing} cannot be written to; choose another folder")
+def require_folder(folder: Path, option: str = "--out", longest_name: str = "") -> None:
+    """Raise OptionError unless files can be written to ``folder``, or it can be made.
+
+    Removes the partial files that a killed process left there.
+    """
+    problem = why_not_writable(folder, longest_name)
+    if problem is not None:
+        raise OptionError(f"{option} {folder}: {problem}; choose another folder")
+    remove_leftovers(folder)
+
+
+def require_new_file(path: Path, option: str = "--out") -> None:
+    """Raise OptionError unless ``path`` is new and can be written; its folder has to exist."""
+    if not os.path.isdir(path.parent):
+        raise OptionError(f"{option} {path}: there is no folder {path.parent}; make it, or name another file")
+    problem = why_not_writable(path.parent, path.name)
+    if problem is not None:
+        raise OptionError(f"{option} {path}: {problem}; name another file")
+    if path.exists():
+        raise FileTakenError(f"{option} {path} exists; name another file, or move that one away")
+    remove_leftovers(path.parent)
 
 
 def require_new_files(folder: Path, files: Sequence[Path], option: str = "--out") -> None:
     """Raise OptionError unless all ``files`` are new and can be written to ``folder``; see `require_folder`."""
-    require_folder(folder, option)
+    require_folder(folder, option, max((path.name for path in files), key=len, default=""))
     taken = [path.name for path in files if path.exists()]
     if taken:
         raise FileTakenError(

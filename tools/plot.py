@@ -6,6 +6,8 @@ python -m mikasa_robo.tools.plot runs/A runs/B --out curves.png
 from __future__ import annotations
 
 import csv
+import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,13 +36,22 @@ def read_progress(run_dir: Path) -> list[dict[str, str]]:
     """The rows of a run's progress.csv.
 
     Raises:
-        ValueError: there is no such file, or it is empty.
+        ValueError: there is no such file, it is empty, or it is not the progress of a run.
     """
     path = run_dir / "progress.csv"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"{run_dir} has no progress.csv; name the folder of a training run")
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file, restval=""))
+        for row in rows:
+            if not math.isfinite(float(row["step"])):
+                raise ValueError(f"step {row['step']}")
+            for value in row.values():
+                if value:
+                    float(value)
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is not the progress of a run: {type(error).__name__}: {error}") from error
     if not rows:
         raise ValueError(f"{path} has no rows yet; wait for the run's first update")
     return rows
@@ -88,9 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("name at least one run folder\n")
         return 2
     try:
-        require_folder(args.out.absolute().parent, f"--out {args.out}: the folder")
+        require_folder(args.out.absolute().parent, f"--out {args.out}: the folder", args.out.name)
         draw(args.runs, args.out)
-    except (ValueError, ModuleNotFoundError) as error:
+    except (OSError, ValueError, ModuleNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0

@@ -8,8 +8,10 @@ A run counts once it is finished, which means that it has a final_eval.json. Oth
 from __future__ import annotations
 
 import csv
+import fnmatch
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +22,15 @@ import numpy as np
 import tyro
 
 from mikasa_robo.env_ids import EnvIdError, split_env_id
+from mikasa_robo.statistics import wilson_interval
 
 from .env_ids import OptionError
 from .extras import require_modules
+from .html import to_html
 from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
 from .output import require_folder, require_new_files
 from .plot import read_column, read_progress
+from .progress import say
 
 __all__ = [
     "EVALUATION_FORMAT",
@@ -43,6 +48,8 @@ EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
 METRICS = ("success_once", "success_at_end", "return", "length")
 """Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
+WILSON_MARK = "†"
+"""Follows an interval that is not a bootstrap over runs."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
 PER_RUN_ARGS = ("seed", "run_dir", "resume", "torch_threads")
@@ -60,7 +67,7 @@ class Args:
     env_id: tuple[str, ...] = ()
     """Only runs of these tasks; by default of all. module:ID means the same as ID here."""
     out: Path = Path("report")
-    """The folder for report.md, runs.csv and curves-*.png, none of which may exist."""
+    """The folder for report.md, the same as one file report.html, runs.csv and curves-*.png, none of which may exist."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +122,17 @@ def collect(paths: Sequence[Path]) -> Collection:
     result = Collection()
     seen: set[Path] = set()
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise FileNotFoundError(
                 f"{path} does not exist; name a run folder, a folder of run folders, or a file of `mikasa eval`"
             )
         if path.is_dir():
-            folders = [path, *sorted(p for p in path.rglob("*") if p.is_dir())]
-            files = sorted(p for folder in folders for p in folder.glob("*.json") if p.name != "final_eval.json")
+            folders, files = _search(path)
         else:
             folders, files = [], [path]
         before = len(result.runs) + len(result.problems)
         for folder in folders:
-            if folder.resolve() not in seen and any(any(folder.glob(name)) for name in RUN_FILES):
+            if folder.resolve() not in seen:
                 seen.add(folder.resolve())
                 _read_run(folder, result)
         for file in files:
@@ -139,11 +145,23 @@ def collect(paths: Sequence[Path]) -> Collection:
     return result
 
 
+def _search(path: Path) -> tuple[list[Path], list[Path]]:
+    """The run folders at or below ``path``, and the JSON files that may be evaluations. What cannot be read is skipped."""
+    folders, files = [], []
+    for place, _, names in os.walk(path):
+        if any(fnmatch.filter(names, pattern) for pattern in RUN_FILES):
+            folders.append(Path(place))
+        files += [Path(place, name) for name in names if name.endswith(".json") and name != "final_eval.json"]
+    return sorted(folders), sorted(files)
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ``ValueError`` that says what is wrong with the file."""
     try:
+        if not path.is_file():
+            raise ValueError("not a regular file")
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} cannot be read ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
@@ -151,7 +169,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _scores(summary: dict[str, Any]) -> dict[str, float]:
-    return {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
+    scores = {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
+    if any(map(math.isinf, scores.values())):
+        raise ValueError(f"a result is infinite: {scores}")
+    return scores
 
 
 def _read_run(folder: Path, into: Collection) -> None:
@@ -175,7 +196,7 @@ def _read_run(folder: Path, into: Collection) -> None:
         )
     except KeyError as error:
         into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
-    except (AttributeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
         into.problems.append((folder, f"broken: {error}"))
     else:
         into.runs.append(run)
@@ -225,7 +246,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
         ]
     except KeyError as error:
         into.problems.append((file, f"broken: lacks {error}"))
-    except (AttributeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
         into.problems.append((file, f"broken: {error}"))
 
 
@@ -300,11 +321,12 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str, path: Pat
     for axes, (env_id, algorithms) in zip(grid.flat, panels.items(), strict=False):
         for algorithm, curves in algorithms.items():
             steps, means, errors = learning_curve(curves)
-            label = f"{algorithm} ({len(curves)} {'run' if len(curves) == 1 else 'runs'})"
+            shown = algorithm.replace("$", r"\$")  # a pair of them would be a formula
+            label = f"{shown} ({len(curves)} {'run' if len(curves) == 1 else 'runs'})"
             axes.plot(steps, means, color=colours[algorithm], label=label)
             low, high = np.array(means) - np.array(errors), np.array(means) + np.array(errors)
             axes.fill_between(steps, low, high, color=colours[algorithm], alpha=0.2, linewidth=0)
-        axes.set(title=env_id, xlabel="environment steps", ylabel=metric.replace("_", " "))
+        axes.set(title=env_id.replace("$", r"\$"), xlabel="environment steps", ylabel=metric.replace("_", " "))
         if metric.startswith("success"):
             axes.set_ylim(-0.02, 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -333,6 +355,23 @@ def _interval(estimate: Estimate | None, metric: str) -> str:
     return "-" if estimate is None else f"{show(estimate.low)} to {show(estimate.high)}"
 
 
+def _interval_over_runs(runs: Sequence[Run], metric: str) -> str:
+    """The 95 % interval of the mean over runs, "-" where there is none.
+
+    Where all runs are equal, a bootstrap over them has no width. Then the interval of a success rate is Wilson's over all
+    their episodes, with `WILSON_MARK`, and others have none.
+    """
+    values = [run.scores[metric] for run in runs]
+    if len(runs) < 2 or any(map(math.isnan, values)):
+        return "-"
+    if len(set(values)) > 1:
+        return _interval(bootstrap_interval(values), metric)
+    if not metric.startswith("success"):
+        return "-"
+    episodes = sum(run.episodes for run in runs)
+    return _interval(Estimate(values[0], *wilson_interval(round(values[0] * episodes), episodes)), metric) + WILSON_MARK
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> list[str]:
     rule = "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
     return ["| " + " | ".join(header) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows), ""]
@@ -347,8 +386,6 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     rows = []
     for (env_id, algorithm), runs in groups.items():
         column = {metric: [run.scores[metric] for run in runs] for metric in METRICS}
-        succeeds = not any(map(math.isnan, column["success_once"]))
-        first = "success_once" if succeeds else "return"
         times = [run.wall_time for run in runs if run.wall_time is not None]
         rows.append(
             (
@@ -358,13 +395,22 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
                 _span([run.episodes for run in runs]),
                 _span([run.steps for run in runs]),
                 _mean_and_error(column["success_once"], "success_once"),
-                _interval(bootstrap_interval(column[first]), first) + ("" if succeeds else " (return)"),
-                *(_mean_and_error(column[metric], metric) for metric in METRICS[1:]),
+                _interval_over_runs(runs, "success_once"),
+                _mean_and_error(column["success_at_end"], "success_at_end"),
+                _mean_and_error(column["return"], "return"),
+                _interval_over_runs(runs, "return"),
+                _mean_and_error(column["length"], "length"),
                 f"{sum(times) / len(times):,.0f} s" if times else "-",
             )
         )
     header = ("Task", "Algorithm", "Runs", "Episodes", "Env steps", "Success", "95 % interval", "Success at the end")
-    return _table((*header, "Return", "Length", "Wall time"), rows, 2)
+    lines = _table((*header, "Return", "95 % interval", "Length", "Wall time"), rows, 2)
+    if any(WILSON_MARK in cell for row in rows for cell in row):
+        lines += [
+            f"{WILSON_MARK} All runs have the same success; the interval is Wilson's over all their episodes.",
+            "",
+        ]
+    return lines
 
 
 def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
@@ -394,7 +440,7 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 
 
 def write_report(collection: Collection, out: Path) -> Path:
-    """Write report.md, runs.csv and the curves into ``out``; return the path of report.md.
+    """Write report.md, report.html, runs.csv and the curves into ``out``; return the path of report.md.
 
     Raises:
         OptionError: ``out`` cannot be used, or one of the files exists. Nothing has been written.
@@ -402,9 +448,9 @@ def write_report(collection: Collection, out: Path) -> Path:
     """
     training, evaluations = collection.groups("training"), collection.groups("eval")
     plots = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
-    report, table = out / "report.md", out / "runs.csv"
-    require_new_files(out, (report, table, *plots.values()))
-    require_modules("report", "rliable", "matplotlib")
+    report, page, table = out / "report.md", out / "report.html", out / "runs.csv"
+    require_new_files(out, (report, page, table, *plots.values()))
+    require_modules("report", "rliable", "matplotlib", "markdown")
     lines = [
         "# Report",
         "",
@@ -439,8 +485,10 @@ def write_report(collection: Collection, out: Path) -> Path:
             (r.path, r.source, r.env_id, r.algorithm, r.seed, r.steps, r.wall_time, r.episodes, *r.scores.values())
             for r in collection.runs
         )
-    with report.open("x") as file:
-        file.write("\n".join(lines))
+    text = "\n".join(lines)
+    for path, content in ((report, text), (page, to_html(text, out))):
+        with path.open("x") as file:
+            file.write(content)
     return report
 
 
@@ -455,12 +503,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         collection = collect(args.paths)
         if args.env_id:
             collection.keep(args.env_id)
+        say(f"{len(collection.runs)} runs found; computing intervals")
         report = write_report(collection, args.out)
     except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(report.read_text())
-    print(f"written: {report}")
+    print(f"written: {report}, {report.with_suffix('.html').name}")
     return 0 if collection.runs else 1
 
 

@@ -33,6 +33,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+import mikasa_suite
 from mikasa_robo.env_ids import split_env_id
 
 from .env_ids import OptionError
@@ -197,6 +198,7 @@ def sweep(
         raise SweepError(str(error)) from error
     require_modules("distributed", "ray")
     (out / "logs").mkdir(parents=True, exist_ok=True)
+    show("starting Ray ...")
     with _ray(address, num_cpus) as ray:
         _require_cores(ray, plan)
         work = ray.remote(max_retries=0)(_task())
@@ -229,10 +231,11 @@ def sweep(
                     shown = time.monotonic()
                     show(table(runs))
         finally:
-            for reference in pending:
-                ray.cancel(reference)
-            if pending:
-                ray.wait(list(pending), num_returns=len(pending), timeout=PATIENCE)
+            with mikasa_suite.finish_first():  # no run may go on by itself
+                for reference in pending:
+                    ray.cancel(reference)
+                if pending:
+                    ray.wait(list(pending), num_returns=len(pending), timeout=PATIENCE)
     return runs
 
 
@@ -396,6 +399,14 @@ def _last_score(rows: Sequence[dict[str, str]]) -> str:
     return "-"
 
 
+def _final_score(folder: Path) -> str:
+    """That of a finished run: the one of its final evaluation, as in `mikasa report`."""
+    final = json.loads((folder / "final_eval.json").read_text())["final"]
+    if "success_once" in final:
+        return f"success {final['success_once']:.1%}"
+    return f"return {final['return']:.2f}"
+
+
 def table(runs: Sequence[Progress]) -> str:
     """The state of every run, as lines of text."""
     rows = [("run", "state", "attempts", "step", "score", "")]
@@ -405,6 +416,9 @@ def table(runs: Sequence[Progress]) -> str:
             lines = read_progress(progress.folder)
             step = f"{float(lines[-1]['step']):,.0f}"
             score = _last_score(lines)
+        if progress.state == "finished":
+            with contextlib.suppress(ValueError, KeyError, OSError, TypeError):
+                score = _final_score(progress.folder)
         rows.append((progress.run.name, progress.state, str(progress.attempts), step, score, progress.note))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines_out = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -432,9 +446,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SweepError, ModuleNotFoundError, ConnectionError) as error:
         print(f"{args.file}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("stopped; run the same command again to continue", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        code = mikasa_suite.exit_code(error)
+        mikasa_suite.tell(code, "run the same command again to continue")
+        return code
     failed = [progress for progress in runs if progress.state == "failed"]
     for progress in failed:
         print(f"failed: see {progress.log}", file=sys.stderr)

@@ -15,6 +15,7 @@ from .state_to_dict import StateOnlyTensorToDictWrapper
 from .step_info import RenderStepInfoWrapper
 from .task_info import TASK_INFO_WRAPPERS, TaskInfoWrapper, with_task_info
 from .time_limit import BatchedTimeLimit
+from .unbatch import UnbatchWrapper
 from .zero_action import InitialZeroActionWrapper
 
 _FAMILY_WRAPPERS = {wrapper.__name__: wrapper for wrapper in TASK_INFO_WRAPPERS}
@@ -32,6 +33,7 @@ __all__ = [
     "RenderStepInfoWrapper",
     "StateOnlyTensorToDictWrapper",
     "TaskInfoWrapper",
+    "UnbatchWrapper",
     "with_task_info",
     *_FAMILY_WRAPPERS,
 ]

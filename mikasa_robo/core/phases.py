@@ -11,6 +11,8 @@ from mikasa_robo.checks import whole_number
 
 CUE, DELAY, RESPONSE = 0, 1, 2
 PHASES = ("cue", "delay", "response")
+MOST_STEPS = 1_000_000
+"""Largest length of a phase, 14 hours."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Timeline:
     first step.
 
     Raises:
-        ValueError: a length is not a whole number or too small, or there is a delay but no response.
+        ValueError: a length is not a whole number, too small or above `MOST_STEPS`, or there is a delay but no response.
     """
 
     cue: int
@@ -31,7 +33,7 @@ class Timeline:
 
     def __post_init__(self) -> None:
         for name, least in (("cue", 1), ("delay", 0), ("response", 0)):
-            value = whole_number(f"{name}_steps", getattr(self, name), least, unit="control steps")
+            value = whole_number(f"{name}_steps", getattr(self, name), least, MOST_STEPS, "control steps")
             object.__setattr__(self, name, value)
         if not self.response and self.delay:
             raise ValueError(f"delay_steps={self.delay} without a response: use 0, or response_steps of at least 1")

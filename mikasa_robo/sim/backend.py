@@ -28,19 +28,21 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
         ValueError: the name is not known.
         RuntimeError: a CUDA backend without a CUDA device.
     """
-    name = sim_backend.split(":")[0]
-    if name not in ("auto", BATCHED, *CPU_NAMES, *CUDA_NAMES):
+    name, _, number = str(sim_backend).partition(":")
+    if (number or ":" in str(sim_backend)) and not (number.isdecimal() and name in CUDA_NAMES):
+        name = ""  # only CUDA devices have numbers
+    if not isinstance(sim_backend, str) or name not in ("auto", BATCHED, *CPU_NAMES, *CUDA_NAMES):
         raise ValueError(
             f"sim_backend={sim_backend!r} is not known: use 'auto', 'physx_cpu' (any num_envs, no GPU needed) or "
             "'physx_cuda' (optionally 'physx_cuda:<device number>')"
         )
     if cuda_available is None:
-        cuda_available = torch.cuda.is_available()
+        cuda_available = torch.cuda.is_available() and (not number or int(number) < torch.cuda.device_count())
     if name == "auto":
         return "physx_cuda" if cuda_available and num_envs > 1 else "physx_cpu"
     if name in CUDA_NAMES and not cuda_available:
         raise RuntimeError(
-            f"sim_backend={sim_backend!r} needs a CUDA device, and torch sees none: use sim_backend='auto' or 'physx_cpu'"
+            f"sim_backend={sim_backend!r} needs a CUDA device that torch does not see: use sim_backend='auto' or 'physx_cpu'"
         )
     return sim_backend
 
@@ -68,9 +70,14 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
         ValueError: an environment is named twice, or the number of bools is not N.
         IndexError: an environment that is not there.
     """
-    index = torch.as_tensor(env_idx).reshape(-1)
+    try:
+        index = torch.as_tensor(env_idx).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"env_idx={env_idx!r}: name environments by whole numbers, or by one bool for each") from None
     if len(index) and (index.is_floating_point() or index.is_complex()):
-        raise TypeError(f"env_idx is {index.dtype}: name environments by whole numbers, or by one bool for each")
+        raise TypeError(
+            f"env_idx={env_idx!r} is {index.dtype}: name environments by whole numbers, or by one bool for each"
+        )
     if index.dtype == torch.bool:
         if len(index) != num_envs:
             raise ValueError(f"env_idx has {len(index)} bools for {num_envs} environments: give one for each")

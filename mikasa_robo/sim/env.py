@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium as gym
 import mani_skill.render.utils as render_utils
@@ -16,6 +16,7 @@ import sapien
 import sapien.physx as physx
 import sapien.render
 import torch
+from gymnasium.error import ResetNeeded
 from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.utils.system.backend import BackendInfo
@@ -26,11 +27,14 @@ from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
+from .call_arguments import checked_action
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .draw_pool import default_processes
 from .kinematics import BatchedCpuKinematics
+from .make_arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .materials import undrawn_materials
-from .render import require_rendering
+from .render import refuse_fork, require_rendering
+from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
@@ -54,7 +58,7 @@ class BatchedSimMixin(BaseEnv):
     """Makes ``sim_backend="physx_cpu"`` take any ``num_envs``; a base class to put before a ManiSkill task class.
 
     Args:
-        num_envs: number of parallel environments, at least 1.
+        num_envs: number of parallel environments, from 1 to 65,536, as far as they fit into memory.
         sim_backend: "auto", "physx_cpu", "physx_cuda" or "physx_cuda:<n>"; see `choose_sim_backend`. With "physx_cpu",
             ManiSkill's own simulation runs one environment and `BatchedCpuPhysx` runs several. With "physx_cpu_batched",
             `BatchedCpuPhysx` runs one environment too.
@@ -76,6 +80,13 @@ class BatchedSimMixin(BaseEnv):
 
     # a flag of its own, because there is also no scene while a reset builds a new one
     _closed = False
+    # the constructor resets, too
+    _was_reset = False
+    must_reset: ClassVar[bool] = False
+    """Whether a step before the first reset is an error. ManiSkill's own tasks allow it."""
+    # of a single environment: whether anything was simulated, and what makes its scene new
+    _simulated = False
+    _renewal: SceneRenewal | None = None
 
     def __init__(
         self,
@@ -92,6 +103,18 @@ class BatchedSimMixin(BaseEnv):
         parallel_in_single_scene: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_arguments(
+            self,
+            {
+                "sim_backend": sim_backend,
+                "render_backend": render_backend,
+                "sim_threads": sim_threads,
+                "sim_debug": sim_debug,
+                "render_mode": render_mode,
+                "parallel_in_single_scene": parallel_in_single_scene,
+                **kwargs,
+            },
+        )
         num_envs = positive_int("num_envs", num_envs)
         self._driven: _DrivenRobots | None = None
         self._kept_controllers: tuple[Tensor, SavedControllers] | None = None
@@ -100,6 +123,9 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         sim_backend = choose_sim_backend(sim_backend, num_envs)
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
+        if num_envs == 1 and not self._batched_cpu:
+            parallel_in_single_scene = False  # a single environment is alone in its scene
+        num_envs = check_num_envs(num_envs, self._batched_cpu)
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
         if self._batched_cpu and parallel_in_single_scene and wants_pictures:
@@ -117,6 +143,7 @@ class BatchedSimMixin(BaseEnv):
                 )
             if not torch.cuda.is_available():
                 require_rendering(asked)
+            refuse_fork(asked)
         cpu_draws = self._batched_cpu and self._observes_pictures and render_backend in ("cpu", "sapien_cpu")
         self._render_workers = _checked_render_workers(render_workers, num_envs, self._sim_threads, cpu_draws)
         super().__init__(
@@ -129,6 +156,7 @@ class BatchedSimMixin(BaseEnv):
             parallel_in_single_scene=parallel_in_single_scene,
             **kwargs,
         )
+        self._was_reset = False
 
     # BaseEnv.__init__ assigns the backend and then refuses several envs if the backend has the name of a CPU backend
     @property
@@ -170,6 +198,13 @@ class BatchedSimMixin(BaseEnv):
         )
         self.scene.px.timestep = 1.0 / self._sim_freq
 
+    def _setup_sensors(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super()._setup_sensors(*args, **kwargs)
+        except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError) as error:
+            check_cameras(error, {name: getattr(self, f"_custom_{name}") for name in CAMERA_ARGUMENTS})
+            raise
+
     @property
     def drawn_on_cpu(self) -> bool:
         """Whether images are drawn by the CPU."""
@@ -184,8 +219,14 @@ class BatchedSimMixin(BaseEnv):
 
     def _load_agent(self, *args: Any, **kwargs: Any) -> None:
         low_poly = self.robot_visuals == "low_poly" and self.scene.can_render()
-        with low_poly_robots(self.scene) if low_poly else contextlib.nullcontext():
-            super()._load_agent(*args, **kwargs)
+        try:
+            with low_poly_robots(self.scene) if low_poly else contextlib.nullcontext():
+                super()._load_agent(*args, **kwargs)
+        except AssertionError as error:
+            if "supported modes" not in str(error):
+                raise
+            _, _, modes = str(error).partition("supported modes: ")
+            raise ValueError(f"control_mode={self._control_mode!r} is not known: use one of {modes}") from error
         self._driven = None
         if self._batched_cpu:
             for agent in single_agents(self.agent):
@@ -237,6 +278,25 @@ class BatchedSimMixin(BaseEnv):
             self._push_targets()
         super()._before_simulation_step()
 
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """ManiSkill's step, for any array of numbers; the action's gradient is ignored.
+
+        Args:
+            action: (N, A), or (A,) if N is 1. None steps without an action; a dict is ManiSkill's.
+
+        Raises:
+            gymnasium.error.ResetNeeded: a task of this package was not reset yet.
+            TypeError: the action does not hold numbers.
+            ValueError: the action has another shape, or is NaN.
+        """
+        self._require_open()
+        if self.must_reset and not self._was_reset:
+            raise ResetNeeded("this environment was not reset yet: call reset() before step()")
+        space = getattr(self.agent, "single_action_space", None)  # what a robot's present controller takes
+        if isinstance(space, gym.spaces.Box):
+            action = checked_action(action, space.shape, self.num_envs)
+        return super().step(action)
+
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         # ManiSkill checks this in single-env simulation only, as it would wait for a GPU; here there is none to wait for
@@ -245,7 +305,7 @@ class BatchedSimMixin(BaseEnv):
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
                 raise ValueError(f"the action of env {bad} is NaN")
-        self._acts = action is not None
+        self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 
     def reset(
@@ -254,6 +314,7 @@ class BatchedSimMixin(BaseEnv):
         """ManiSkill's reset. A partial reset (``options={"env_idx": …}``) does not change the controllers of other envs."""
         self._require_open()
         env_idx = (options or {}).get("env_idx")
+        self._was_reset = True
         if env_idx is None:
             with self._forcing(range(self.num_envs)):
                 return super().reset(seed=seed, options=options)
@@ -275,6 +336,31 @@ class BatchedSimMixin(BaseEnv):
         # a single environment only sets velocities here; everything else is set once, after the episode's start is known
         with self._forcing([]):
             super()._clear_sim_state()
+
+    def _clear_sim_history(self) -> None:
+        """`_clear_sim_state`, and PhysX forgets all that it has simulated in the envs being reset; see `SceneRenewal`.
+
+        On a GPU it forgets nothing, as all envs share one scene there. With ``parallel_in_single_scene`` on CPU it does so
+        only if all are reset.
+        """
+        scene = self.scene
+        if isinstance(scene, BatchedCpuScene) and not scene.parallel_in_single_scene:
+            envs = torch.nonzero(scene._reset_mask).flatten().tolist()
+            scene.px.renew(envs)
+            # the end of the reset applies this and fetches it: what ManiSkill does here, it would do twice
+            scene.px.stop(envs)
+            return
+        if isinstance(scene, BatchedCpuScene):
+            if scene._reset_mask.all():
+                scene.px.renew([0])
+        elif not scene.gpu_sim_enabled and self._simulated:
+            if self._renewal is None:
+                self._renewal = SceneRenewal(scene.sub_scenes, [scene.px])
+            scene.px = None
+            self._renewal.renew([0])
+            (scene.px,) = self._renewal.systems
+            self._simulated = False
+        BatchedSimMixin._clear_sim_state(self)
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""
@@ -312,6 +398,7 @@ class BatchedSimMixin(BaseEnv):
         self._require_open()
         with self._forcing(range(self.num_envs) if env_idx is None else self._checked_env_idx(env_idx)):
             super().set_state_dict(state, env_idx)
+        self._was_reset = True
 
     def _forcing(self, envs: Iterable[int] | Tensor) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these envs is applied, changed or not; see `ForcedRows`."""
@@ -325,6 +412,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _clear(self) -> None:
         scene = self.scene
+        self._renewal, self._simulated = None, False
         super()._clear()
         if isinstance(scene, BatchedCpuScene):
             scene.close()

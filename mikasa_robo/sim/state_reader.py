@@ -71,6 +71,10 @@ class StateReader:
         # rows of articulations are in the order of their scenes
         return [values for joints in self._joints for values in joints or ()]
 
+    def forget_layout(self) -> None:
+        """Called when entities that have no body have left a scene."""
+        self._packed_size = -1
+
     def poses(self) -> np.ndarray:
         """(rows, 7) poses of every rigid body and then of every link."""
         if self._poses is None:

@@ -1,0 +1,135 @@
+"""The arguments of PPO-MLP and PPO-LSTM. Importing this module does not load torch, so ``--help`` is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .arguments import ArgumentError, CommonArgs, nearest_divisor, require, world_size
+
+__all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs"]
+
+
+@dataclass
+class PPOArgs(CommonArgs):
+    """The arguments of PPO."""
+
+    num_minibatches: int = 8
+    """Minibatches in an epoch; must divide num_envs x num_steps."""
+    update_epochs: int = 8
+    """Passes over a rollout in one update."""
+    gamma: float = 0.9
+    """Discount. The shaped reward needs no long view: 0.9 looks about 10 steps ahead."""
+    gae_lambda: float = 0.9
+    """Trace decay of the advantage estimate."""
+    clip_range: float = 0.2
+    """Range around 1 beyond which the probability ratio has no gradient."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Maximum norm of the gradient; larger gradients are scaled down to it."""
+    target_kl: float = 0.1
+    """An update stops early once the policy has moved this far (approximate KL divergence); 0 turns this off."""
+    normalize_advantages: bool = True
+    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
+    final_log_std: float | None = None
+    """Upper bound of the logarithm of the standard deviation at the end of the run; the bound decreases linearly from
+    init_log_std. By default there is no bound. For tasks in which the robot must come to rest, which strong exploration
+    noise prevents."""
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "update_epochs", lambda value: value >= 1, "use at least 1")
+        require(self, "entropy_coef value_coef target_kl", lambda value: value >= 0, "use at least 0")
+        require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
+        require(self, "clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
+        if self.final_log_std is not None:
+            most = self.init_log_std
+            require(self, "final_log_std", lambda value: -20 <= value <= most, "use -20 to --init-log-std")
+
+    def check_batch(self) -> None:
+        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
+        require(self, "num_minibatches", lambda value: value >= 1, "use at least 1")
+        self.check_minibatches()
+        super().check_batch()
+
+    def check_minibatches(self) -> None:
+        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
+        raise NotImplementedError
+
+
+@dataclass
+class PPOMLPArgs(PPOArgs):
+    """Train PPO with a network without memory."""
+
+    algorithm: ClassVar[str] = "ppo-mlp"
+    default_obs: ClassVar[str] = "state"
+    default_network: ClassVar[str] = "mlp"
+
+    hidden_sizes: tuple[int, ...] = (256, 256, 256)
+    """Widths of the hidden layers of actor and critic."""
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+
+    def check_minibatches(self) -> None:
+        """Raise ArgumentError where a rollout cannot be divided into minibatches."""
+        if self.batch_size % self.num_minibatches:
+            raise ArgumentError(
+                f"--num-minibatches {self.num_minibatches} does not divide the batch, --num-envs {self.num_envs} x "
+                f"--num-steps {self.num_steps} = {self.batch_size}; "
+                f"use {nearest_divisor(self.batch_size, self.num_minibatches)}"
+            )
+        if self.batch_size // self.num_minibatches < 2 and self.normalize_advantages:
+            raise ArgumentError(
+                f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
+                f"its advantage; use at most {self.batch_size // 2}, or --no-normalize-advantages"
+            )
+
+
+@dataclass
+class PPOLSTMArgs(PPOArgs):
+    """Train PPO with a recurrent network, which can remember."""
+
+    algorithm: ClassVar[str] = "ppo-lstm"
+    default_obs: ClassVar[str] = "objects+joints"
+    default_network: ClassVar[str] = "lstm"
+
+    num_minibatches: int = 8
+    """Minibatches in an epoch, each of whole rollouts of some of the environments; must divide num_envs."""
+    gamma: float = 0.99
+    """Discount. What a memory is good for comes late."""
+    gae_lambda: float = 0.95
+    """Trace decay of the advantage estimate."""
+    encoder_sizes: tuple[int, ...] = (128,)
+    """Widths of the layers between an observation and the LSTM, at least one."""
+    lstm_size: int = 128
+    """Width of the LSTM."""
+    head_sizes: tuple[int, ...] = (128,)
+    """Widths of the hidden layers of actor and critic, after the LSTM."""
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
+        require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "lstm_size", lambda width: width >= 1, "use at least 1")
+
+    def check_minibatches(self) -> None:
+        """Raise ArgumentError where the environments cannot be divided into minibatches."""
+        num_envs = self.num_envs * world_size()
+        if num_envs % self.num_minibatches:
+            raise ArgumentError(
+                f"--num-minibatches {self.num_minibatches} does not divide the number of environments, {num_envs}; "
+                f"use {nearest_divisor(num_envs, self.num_minibatches)}"
+            )
+        if self.batch_size // self.num_minibatches < 2 and self.normalize_advantages:
+            raise ArgumentError(
+                f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
+                "its advantage; use more --num-steps, or --no-normalize-advantages"
+            )
