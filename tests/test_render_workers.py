@@ -19,7 +19,7 @@ from sim_helpers import copied
 import mikasa_robo
 from mikasa_robo.sim.draw_pool import default_processes
 from mikasa_robo.sim.env import make
-from mikasa_robo.sim.scene_copy import CannotCopyError, build, cameras_of, describe
+from mikasa_robo.sim.scene_copy import CannotCopyError, build, describe
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mani_skill")
 
@@ -110,6 +110,10 @@ def test_processes_draw_the_same_images(env: BaseEnv) -> None:
     rgb = [pictures["base_camera"]["rgb"] for pictures in seen]
     assert not torch.equal(rgb[0][0], rgb[0][1]), "two environments"
     assert not torch.equal(rgb[0], rgb[1]), "two steps"
+    env.reset(seed=5, options={"env_idx": [1]})  # its bodies are in another scene from now on
+    after = images(env)
+    assert_equal(drawn_here(env), after)
+    assert (after["base_camera"]["rgb"] != rgb[1]).flatten(1).any(dim=1).tolist() == [False, True, False]
 
 
 @pytest.mark.render
@@ -145,7 +149,8 @@ def test_what_changes_in_a_scene_is_drawn(env: BaseEnv) -> None:
 @pytest.mark.render
 def test_what_cannot_be_copied_is_named(env: BaseEnv) -> None:
     scene = env.scene.sub_scenes[0]
-    description = describe(scene, cameras_of(scene))
+    cameras = [sensor.camera._render_cameras[0] for sensor in env.scene.sensors.values()]
+    description = describe(scene.render_system, cameras)
     box = next(e for e in description["entities"] if "cube" in e["name"])["components"][0]["shapes"][0]
     box["half_size"] = (float("nan"), 1.0, 1.0)
     with pytest.raises(CannotCopyError, match=r"cube.* half_size: "):
@@ -155,8 +160,8 @@ def test_what_cannot_be_copied_is_named(env: BaseEnv) -> None:
     entity.add_component(sapien.render.RenderPointCloudComponent(4))
     scene.add_entity(entity)
     try:
-        with pytest.raises(CannotCopyError, match=r"a RenderPointCloudComponent of 'dust'"):
-            describe(scene)
+        with pytest.raises(CannotCopyError, match=r"the point cloud 'dust'"):
+            describe(scene.render_system, cameras)
     finally:
         scene.remove_entity(entity)
 

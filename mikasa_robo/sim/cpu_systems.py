@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import sapien
@@ -17,7 +17,8 @@ class CpuSystems:
     """Steps N scenes on several threads.
 
     Steps are carried out when their result is first asked for, so the substeps of one control step run without a barrier
-    in between.
+    in between. What has to be set before them is set by the thread that then steps the scene: it holds Python's global lock
+    only for that, while others step.
 
     Args:
         scenes: the sub-scenes, each with a ``PhysxCpuSystem`` of its own. `renew` changes this list in place.
@@ -34,6 +35,8 @@ class CpuSystems:
         self._offsets: dict[sapien.Scene, np.ndarray] = {}
         self._pool: ScenePool | None = None
         self._pending_substeps = 0
+        # what to call before the next substep of a scene
+        self._deferred: dict[int, list[Callable[[], None]]] = {}
 
     # ------------------------------------------------------------------ what is in the scenes
     @property
@@ -100,6 +103,7 @@ class CpuSystems:
         if self._pool is not None:
             self._pool.close()
         self._pending_substeps = 0
+        self._deferred = {}
 
     def step(self) -> None:
         """One physics substep of every scene."""
@@ -116,20 +120,44 @@ class CpuSystems:
         """Waits for a step."""
         self._finish_steps()
 
-    def _finish_steps(self) -> None:
-        """Carries out the steps asked for so far: one thread takes all substeps of a scene, then the next scene."""
+    def _defer(self, scene: int, call: Callable[[], None]) -> None:
+        """Calls ``call`` before the next substep of ``scene``, or before anything else is read or set in it.
+
+        Steps that were asked for before must have been carried out.
+        """
+        self._deferred.setdefault(scene, []).append(call)
+
+    def _set_deferred(self) -> None:
+        """Makes the deferred calls now, unless they belong to a step that is yet to be carried out."""
+        if self._deferred and not self._pending_substeps:
+            deferred, self._deferred = self._deferred, {}
+            for calls in deferred.values():
+                for call in calls:
+                    call()
+
+    def _finish_steps(self, read: bool = True) -> None:
+        """Carries out the steps asked for so far: one thread takes all substeps of a scene, then the next scene.
+
+        Args:
+            read: read the scenes afterwards, as somebody wants to know their state.
+        """
         if not self._pending_substeps:
+            self._set_deferred()
             return
         assert self._pool is not None
+        deferred, self._deferred = self._deferred, {}
         substeps, self._pending_substeps = self._pending_substeps, 0
-        stepper_of, read = self._steppers, self._read_scene
+        stepper_of, read_scene = self._steppers, self._read_scene
         self._forget_scenes()
 
         def job(scene: int) -> None:
+            for call in deferred.get(scene, ()):
+                call()
             step = stepper_of[scene]
             for _ in range(substeps):
                 step()
-            read(scene)
+            if read:
+                read_scene(scene)
 
         self._pool.run(job)
         self._simulated[:] = True

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .draw_process import PICTURE_FORMATS
-from .scene_copy import Appearance, CannotCopyError, cameras_of, describe, pack_poses
+from .scene_copy import Appearance, CannotCopyError, describe
 
 __all__ = ["ENVS_PER_PROCESS", "DrawError", "DrawPool", "default_processes"]
 
@@ -51,8 +51,7 @@ class DrawPool:
     """Processes that draw ``scenes``.
 
     Args:
-        scenes: N scenes, all drawn by the CPU. The list is kept: a scene in it may be replaced by one that shares its
-            render system.
+        scenes: N scenes, all drawn by the CPU.
         cameras: for each name, a camera in every scene.
         shader_pack: the shaders of all these cameras.
         processes: how many processes, 1 to N.
@@ -68,7 +67,8 @@ class DrawPool:
         shader_pack: str,
         processes: int,
     ) -> None:
-        self._scenes, self._cameras = scenes, dict(cameras)
+        # not the scenes, which nobody else may hold (see `SceneRenewal`), but what draws them
+        self._systems, self._cameras = [scene.render_system for scene in scenes], dict(cameras)
         if shader_pack not in PICTURE_FORMATS:
             raise DrawError(f"the shaders {shader_pack!r} are not for CPUs")
         self._shader_pack = shader_pack
@@ -77,11 +77,7 @@ class DrawPool:
         self._appearances: list[Appearance | None] = [None] * len(scenes)
         self._handles: list[tuple[subprocess.Popen[bytes], Connection]] = []
         self._close = weakref.finalize(self, _end, self._handles, os.getpid())
-        self._numbers: dict[str, int] = {}
-        first = cameras_of(self._scenes[0])
-        wanted = [camera for camera in first if any(camera is group[0] for group in self._cameras.values())]
-        for name, group in self._cameras.items():
-            self._numbers[name] = wanted.index(group[0])
+        self._numbers = {name: number for number, name in enumerate(self._cameras)}
 
     # ------------------------------------------------------------------ drawing
     def update(self) -> None:
@@ -97,14 +93,14 @@ class DrawPool:
         try:
             for i in changed:
                 cameras = [group[i] for group in self._cameras.values()]
-                descriptions[i] = describe(self._scenes[i], cameras)
-                self._appearances[i] = Appearance(self._scenes[i], cameras)
+                descriptions[i] = describe(self._systems[i], cameras)
+                self._appearances[i] = Appearance(self._systems[i], cameras)
         except CannotCopyError as error:
             self.close()
             raise DrawError(f"this cannot be copied to another process: {error}") from error
         if not self._handles:
             self._start()
-        poses = [pack_poses(scene) for scene in self._scenes]
+        poses = [appearance.poses() for appearance in self._appearances if appearance is not None]
         with self._closing_on_error():
             for shard, (_, connection) in zip(self._shards, self._handles, strict=True):
                 if new := {i: descriptions[i] for i in shard if i in descriptions}:
@@ -129,7 +125,7 @@ class DrawPool:
                     raise DrawError(_last_line(told))
                 shape, dtype = told
                 if images is None:
-                    images = torch.from_numpy(np.empty((len(self._scenes), *shape[1:]), dtype))
+                    images = torch.from_numpy(np.empty((len(self._systems), *shape[1:]), dtype))
                 rows = images[shard.start : shard.stop].numpy()
                 connection.recv_bytes_into(rows.data.cast("B"))
         assert images is not None

@@ -51,10 +51,10 @@ class Artist:
         """Builds scenes, or builds them again."""
         for number, description in descriptions.items():
             self._scenes[number] = scene = build(description, sapien.Device("cpu"))
-            self._cameras[number] = cameras_of(scene)
+            self._cameras[number] = cameras_of(scene.render_system, description["cameras"])
 
     def pose(self, poses: dict[int, bytes]) -> None:
-        """Moves the entities of scenes, as ``Scene.pack_poses()`` has them."""
+        """Moves the entities of scenes; see `Appearance.poses`."""
         for number, packed in poses.items():
             self._scenes[number].unpack_poses(packed)
             self._scenes[number].update_render()

@@ -262,8 +262,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _push_targets(self) -> None:
         assert self._driven is not None
-        self.scene.px.gpu_apply_articulation_target_position()
-        self.scene.px.gpu_apply_articulation_target_velocity()
+        self.scene.px.apply_targets_with_step()
         if self._acts:
             self.scene.px.keep_awake(self._driven.rows)
 

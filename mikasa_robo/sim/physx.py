@@ -15,7 +15,7 @@ linear velocity (3, m/s), angular velocity (3, rad/s).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,7 @@ class BatchedCpuPhysx(CpuSystems):
     def _read_scene(self, scene: int) -> None:
         # now, as the scene is in the cache: once other scenes have pushed it out, this takes several times as long
         self._contacts.read(scene)
+        self._reader.read(scene)
 
     def stop(self, scenes: Iterable[int]) -> None:
         """Sets all velocities of these scenes to zero in the buffers. They wait for their ``gpu_apply_*``."""
@@ -244,32 +245,47 @@ class BatchedCpuPhysx(CpuSystems):
         if not len(rows):
             return
         # a drive target is a setting, not a state: setting it again changes nothing, so forced rows are not set
-        self._finish_steps()
-        self._writer.targets(group, rows, now[rows], changed[rows])
+        self._defer_targets(rows, self._writer.target_calls(group, rows, now[rows], changed[rows]))
         applied[rows] = now[rows]
         if group == TARGET_QPOS:
             self._woken[rows] = True
 
+    def _defer_targets(self, rows: np.ndarray, calls: Sequence[Callable[[], None]]) -> None:
+        if self._pending_substeps:
+            self._finish_steps(read=False)
+        for scene, call in zip(self._layout.articulation_scene[rows].tolist(), calls, strict=True):
+            self._defer(scene, call)
+
     def gpu_apply_articulation_target_position(self, index_buffer: Any = None) -> None:
         """Drive targets of the joint positions."""
         self._apply_targets(TARGET_QPOS, index_buffer)
+        self._set_deferred()
 
     def gpu_apply_articulation_target_velocity(self, index_buffer: Any = None) -> None:
         """Drive targets of the joint velocities."""
         self._apply_targets(TARGET_QVEL, index_buffer)
+        self._set_deferred()
+
+    def apply_targets_with_step(self) -> None:
+        """All drive targets, as the two calls above, but not before the next step or read.
+
+        The thread that steps a scene then sets them: with many joints they take a good part of a step.
+        """
+        self._apply_targets(TARGET_QPOS, None)
+        self._apply_targets(TARGET_QVEL, None)
 
     def keep_awake(self, rows: np.ndarray) -> None:
         """Sets one drive target of these articulations again, to the value that it has, unless one was set since the step.
 
-        PhysX lets an articulation at rest fall asleep unless somebody sets a drive target, which the controllers of a
-        single environment do every control step, changed or not.
+        As with `apply_targets_with_step`, not before the next step or read. PhysX lets an articulation at rest fall asleep
+        unless somebody sets a drive target, which the controllers of a single environment do every control step, changed
+        or not.
         """
         rows = rows[~self._woken[rows]]
         if not len(rows):
             return
-        self._finish_steps()
         values = self._buffers.applied_q[TARGET_QPOS].numpy()
-        self._writer.first_targets(rows, values)
+        self._defer_targets(rows, self._writer.first_target_calls(rows, values[rows]))
         self._woken[rows] = True
 
     def gpu_apply_rigid_dynamic_force(self) -> None:

@@ -6,14 +6,15 @@ shapes, materials and lights, and no physics. Imports SAPIEN and numpy only, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import sapien
 import sapien.render as render
 
-__all__ = ["Appearance", "CannotCopyError", "Description", "build", "cameras_of", "describe", "pack_poses"]
+__all__ = ["Appearance", "CannotCopyError", "Description", "build", "cameras_of", "describe", "drawn_entities"]
 
 _MATERIAL = (
     *("base_color", "emission", "specular", "roughness", "metallic", "transmission", "ior"),
@@ -66,15 +67,25 @@ def _pose(values: Sequence[float]) -> sapien.Pose:
 
 
 # ---------------------------------------------------------------------- from a scene
-def describe(scene: sapien.Scene, wanted: Collection[render.RenderCameraComponent] = ()) -> Description:
-    """What is drawn of ``scene``, by the cameras ``wanted``.
+def drawn_entities(system: render.RenderSystem, cameras: Sequence[render.RenderCameraComponent]) -> list[sapien.Entity]:
+    """The entities that ``cameras`` draw, and those with the cameras, by their numbers.
+
+    They are found through the render system: when a scene is renewed, some of its entities move to another scene.
+    """
+    entities = {c.entity.per_scene_id: c.entity for c in (*system.render_bodies, *system.lights, *cameras)}
+    return [entities[number] for number in sorted(entities)]
+
+
+def describe(system: render.RenderSystem, cameras: Sequence[render.RenderCameraComponent]) -> Description:
+    """What ``cameras`` draw.
 
     Raises:
-        CannotCopyError: there is something else in it than rigid bodies, lights and perspective cameras.
+        CannotCopyError: there is something else to draw than rigid bodies, lights and perspective cameras.
     """
-    system = scene.render_system
     if system.cubemap is not None:
         raise CannotCopyError("an environment map")
+    if system.point_clouds:
+        raise CannotCopyError(f"the point cloud {system.point_clouds[0].entity.name!r}")
     return {
         "ambient_light": _plain(system.ambient_light),
         "entities": [
@@ -82,53 +93,27 @@ def describe(scene: sapien.Scene, wanted: Collection[render.RenderCameraComponen
                 "name": entity.name,
                 "id": entity.per_scene_id,
                 "pose": _plain(entity.pose),
-                "components": [_component(c, wanted) for c in entity.components if _is_drawn(c, wanted)],
+                "components": [_component(c) for c in entity.components if _is_drawn(c, cameras)],
             }
-            for entity in _entities(scene)
+            for entity in drawn_entities(system, cameras)
         ],
+        "cameras": [camera.name for camera in cameras],
     }
 
 
-def _is_drawn(component: Any, wanted: Collection[render.RenderCameraComponent]) -> bool:
+def _is_drawn(component: Any, cameras: Sequence[render.RenderCameraComponent]) -> bool:
     if isinstance(component, render.RenderCameraComponent):
-        return component in wanted
+        return any(component is camera for camera in cameras)
     return not isinstance(component, sapien.physx.PhysxBaseComponent)
 
 
-def _parts(scene: sapien.Scene) -> list[sapien.Scene]:
-    """``scene``, and the scenes in which lights and cameras that it is drawn with stayed when it was renewed."""
-    system = scene.render_system
-    parts = [scene]
-    for component in (*system.lights, *system.cameras):
-        if component.entity.scene not in parts:
-            parts.append(component.entity.scene)
-    return parts
+def cameras_of(system: render.RenderSystem, names: Sequence[str]) -> list[render.RenderCameraComponent]:
+    """The cameras with these names."""
+    found = {camera.name: camera for camera in system.cameras}
+    return [found[name] for name in names]
 
 
-def _entities(scene: sapien.Scene) -> list[sapien.Entity]:
-    """All that is drawn together with ``scene``, by number."""
-    entities = (entity for part in _parts(scene) for entity in part.entities)
-    return sorted(entities, key=lambda entity: entity.per_scene_id)
-
-
-def pack_poses(scene: sapien.Scene) -> bytes:
-    """The poses of all that is drawn together with ``scene``, as ``Scene.unpack_poses`` of its copy reads them."""
-    parts = _parts(scene)
-    if len(parts) == 1:
-        packed: bytes = scene.pack_poses()
-        return packed
-    numbers = [entity.per_scene_id for part in parts for entity in part.entities]
-    poses = np.frombuffer(b"".join(part.pack_poses() for part in parts), np.uint8)
-    return poses.reshape(len(numbers), -1)[np.argsort(numbers)].tobytes()
-
-
-def cameras_of(scene: sapien.Scene) -> list[render.RenderCameraComponent]:
-    """The cameras of ``scene``, in the order of its entities."""
-    components = (component for entity in _entities(scene) for component in entity.components)
-    return [component for component in components if isinstance(component, render.RenderCameraComponent)]
-
-
-def _component(component: Any, wanted: Collection[render.RenderCameraComponent]) -> Description:
+def _component(component: Any) -> Description:
     kind = type(component)
     told: Description = {"kind": kind.__name__, "name": component.name, "enabled": component.is_enabled}
     if kind is render.RenderBodyComponent:
@@ -175,15 +160,20 @@ def build(description: Description, device: sapien.Device) -> sapien.Scene:
     """
     scene = sapien.Scene([render.RenderSystem(device)])
     scene.render_system.ambient_light = description["ambient_light"]
+    following = 0
     for told in description["entities"]:
         entity = sapien.Entity()
         entity.name = told["name"]
         for component in told["components"]:
             entity.add_component(_MAKERS[component["kind"]](component))
         entity.pose = _pose(told["pose"])
+        while (following := following + 1) < told["id"]:  # the number of one that is not drawn
+            gap = sapien.Entity()
+            scene.add_entity(gap)
+            scene.remove_entity(gap)
         scene.add_entity(entity)
         _require_equal(entity.per_scene_id, told["id"], f"the number of {entity.name!r}")
-    made = describe(scene, cameras_of(scene))
+    made = describe(scene.render_system, cameras_of(scene.render_system, description["cameras"]))
     for here, there in zip(made["entities"], description["entities"], strict=True):
         _require_equal(here, there, f"{there['name']!r}")
     return scene
@@ -285,6 +275,14 @@ _MAKERS: dict[str, Callable[[Description], Any]] = {
 
 
 # ---------------------------------------------------------------------- what changes
+# these run for each image, and getters called from C are the fastest
+_NUMBER = operator.attrgetter("entity.per_scene_id")
+_SEEN = operator.attrgetter("visibility", "is_enabled")
+_COLOR = operator.attrgetter("base_color")
+_PROJECTION = operator.attrgetter("near", "far", "fx", "fy", "cx", "cy", "skew")
+_POSITION_AND_TURN = operator.attrgetter("p", "q")
+
+
 class Appearance:
     """Notices what a task or a user changes in a scene between two images, apart from poses.
 
@@ -292,13 +290,14 @@ class Appearance:
     Comparing all that `describe` tells would take a good part of the time of an image.
 
     Args:
-        scene: the scene, as it is now.
+        system: what draws the scene, as it is now.
         cameras: the cameras that draw it.
     """
 
-    def __init__(self, scene: sapien.Scene, cameras: Sequence[render.RenderCameraComponent]) -> None:
-        # not the scene itself: another one with the same render system may take its place
-        self._system, self._cameras, system = scene.render_system, cameras, scene.render_system
+    def __init__(self, system: render.RenderSystem, cameras: Sequence[render.RenderCameraComponent]) -> None:
+        self._system, self._cameras = system, cameras
+        self.entities = drawn_entities(system, cameras)
+        """What is drawn, by its numbers."""
         self._bodies, self._lights = system.render_bodies, system.lights
         shapes = [shape for body in self._bodies for shape in body.render_shapes]
         self._materials = [part.material for shape in shapes for part in shape.parts]
@@ -306,16 +305,21 @@ class Appearance:
 
     def _now(self) -> tuple[Any, ...]:
         system = self._system
-        drawn = (*system.render_bodies, *system.lights, *system.cameras)
         return (
-            [component.entity.per_scene_id for component in drawn],
-            [body.visibility for body in self._bodies],
-            [body.is_enabled for body in self._bodies],
-            [material.base_color for material in self._materials],
-            [(light.color.tolist(), _plain(light.local_pose)) for light in self._lights],
-            [_read(camera, (*_CAMERA, "local_pose")) for camera in self._cameras],
+            sorted(map(_NUMBER, (*system.render_bodies, *system.lights))),
+            list(map(_SEEN, self._bodies)),
+            list(map(_COLOR, self._materials)),
+            [light.color.tobytes() for light in self._lights],
+            list(map(_PROJECTION, self._cameras)),
+            [part.tobytes() for c in (*self._cameras, *self._lights) for part in _POSITION_AND_TURN(c.local_pose)],
             system.ambient_light.tolist(),
+            len(system.point_clouds),
         )
+
+    def poses(self) -> bytes:
+        """The poses of `entities`, as ``Scene.pack_poses()`` has them."""
+        poses = [entity.pose for entity in self.entities]
+        return np.concatenate([part for pose in poses for part in (pose.q, pose.p)]).astype(np.float32).tobytes()
 
     def has_changed(self) -> bool:
         """Whether the scene looks different from how it did at the start."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import sapien
+import sapien.physx as physx
 
 from .rows import RowLayout
 from .strictness import QF, TARGET_QPOS, TARGET_QVEL
@@ -22,7 +23,7 @@ class StateReader:
 
     The layout of what ``pack_poses()`` gives is not documented, so its values are compared with those of the getters at
     the start. Where they differ, poses are read with getters too: slower, with the same result. Poses that were read are
-    kept until `forget`.
+    kept until `forget`, and so are joint positions and velocities.
 
     Args:
         layout: which row belongs to which body.
@@ -32,6 +33,11 @@ class StateReader:
         self._layout = layout
         self._scenes = layout.scenes
         self._packed: list[bytes | None] = [None] * len(self._scenes)
+        # joint positions and velocities of the articulations of each scene
+        self._joints: list[list[tuple[np.ndarray, np.ndarray]] | None] = [None] * len(self._scenes)
+        self._articulations: list[list[physx.PhysxArticulation]] = [[] for _ in self._scenes]
+        for articulation, scene in zip(layout.articulations, layout.articulation_scene.tolist(), strict=True):
+            self._articulations[scene].append(articulation)
         self._poses: np.ndarray | None = None
         self._packed_size = -1
         self.use_packed = True
@@ -44,9 +50,26 @@ class StateReader:
         self._poses = None
         if scenes is None:
             self._packed = [None] * len(self._scenes)
+            self._joints = [None] * len(self._scenes)
             return
         for scene in scenes:
-            self._packed[scene] = None
+            self._packed[scene] = self._joints[scene] = None
+
+    def read(self, scene: int) -> None:
+        """Reads poses and joints of one scene now. Right after it was stepped this is several times faster than later."""
+        if self.use_packed:
+            self._packed[scene] = self._scenes[scene].pack_poses()
+        self._joints[scene] = self._read_joints(scene)
+
+    def _read_joints(self, scene: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(articulation.qpos, articulation.qvel) for articulation in self._articulations[scene]]
+
+    def _all_joints(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        for scene, joints in enumerate(self._joints):
+            if joints is None:
+                self._joints[scene] = self._read_joints(scene)
+        # rows of articulations are in the order of their scenes
+        return [values for joints in self._joints for values in joints or ()]
 
     def forget_layout(self) -> None:
         """Called when entities that have no body have left a scene."""
@@ -69,11 +92,11 @@ class StateReader:
 
     def qpos(self) -> np.ndarray:
         """(A, dofs) joint positions, 0 where an articulation has fewer joints."""
-        return self._padded([articulation.qpos for articulation in self._layout.articulations])
+        return self._padded([qpos for qpos, _ in self._all_joints()])
 
     def qvel(self) -> np.ndarray:
         """(A, dofs) joint velocities, 0 where an articulation has fewer joints."""
-        return self._padded([articulation.qvel for articulation in self._layout.articulations])
+        return self._padded([qvel for _, qvel in self._all_joints()])
 
     def read_joint_accelerations(self, into: np.ndarray) -> None:
         """Writes joint accelerations into (A, dofs)."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import sapien
 
@@ -61,21 +64,30 @@ class StateWriter:
             articulation.set_root_linear_velocity(value[:3])
             articulation.set_root_angular_velocity(value[3:])
 
-    def targets(self, group: str, rows: np.ndarray, values: np.ndarray, changed: np.ndarray) -> None:
-        """Sets drive targets of the joints for which ``changed`` (b, dofs) is true; ``values`` (b, dofs)."""
-        setters = self._target_setters[group]
-        for row, targets, wanted in zip(rows.tolist(), values.tolist(), changed.tolist(), strict=True):
-            # an articulation with fewer joints ends the loop early: the rest of its row is padding
-            for set_target, target, is_wanted in zip(setters[row], targets, wanted, strict=False):
-                if is_wanted:
-                    set_target(target)
+    def target_calls(
+        self, group: str, rows: np.ndarray, values: np.ndarray, changed: np.ndarray
+    ) -> list[Callable[[], None]]:
+        """For each row a call that sets drive targets, of the joints for which ``changed`` is true.
 
-    def first_targets(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Sets the drive target of the first joint of articulations that have one; ``values`` (A, dofs) of all."""
+        Args:
+            group: positions or velocities.
+            rows: (b,) rows of articulations.
+            values: (b, dofs).
+            changed: (b, dofs) bool.
+        """
+        setters = self._target_setters[group]
+        return [
+            functools.partial(_set_targets, setters[row], targets, None if all(wanted) else wanted)
+            for row, targets, wanted in zip(rows.tolist(), values.tolist(), changed.tolist(), strict=True)
+        ]
+
+    def first_target_calls(self, rows: np.ndarray, values: np.ndarray) -> list[Callable[[], None]]:
+        """For each row a call that sets the drive target of the first joint, if there is one; ``values`` (b, dofs)."""
         setters = self._target_setters[TARGET_QPOS]
-        for row in rows.tolist():
-            if setters[row]:
-                setters[row][0](float(values[row, 0]))
+        return [
+            functools.partial(_set_targets, setters[row][:1], targets, None)
+            for row, targets in zip(rows.tolist(), values.tolist(), strict=True)
+        ]
 
     def forces(self, values: np.ndarray, are_torques: bool) -> None:
         """Adds forces (N) or torques (N·m), (B, 3), to rigid bodies that are not kinematic."""
@@ -84,3 +96,16 @@ class StateWriter:
             if not self._layout.is_kinematic[row]:
                 force, torque = (zero, values[row]) if are_torques else (values[row], zero)
                 self._layout.bodies[row].add_force_torque(force, torque)
+
+
+def _set_targets(
+    setters: Sequence[Callable[[float], None]], targets: Sequence[float], wanted: Sequence[bool] | None
+) -> None:
+    """Sets the targets that are ``wanted``; None: all. Rows are padded where an articulation has fewer joints."""
+    if wanted is None:
+        for set_target, target in zip(setters, targets, strict=False):
+            set_target(target)
+        return
+    for set_target, target, is_wanted in zip(setters, targets, wanted, strict=False):
+        if is_wanted:
+            set_target(target)
