@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import importlib
 import logging
 import os
 import sys
@@ -49,6 +50,7 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, EnvIdError, RegistryError) as error:
         print(error, file=sys.stderr)
         return 2
+    print("loading torch and the simulator ...", file=sys.stderr, flush=True)
     return _train(spec, argv, program)
 
 
@@ -59,6 +61,7 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
     from .environments import check_env_id
     from .loggers import configure_logging
 
+    importlib.import_module("torch.utils.tensorboard")  # if it is missing, fail before there is a run folder
     configure_logging()
     run_dir = None
     try:

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from mikasa_robo.partial_files import remove_leftovers
@@ -139,6 +138,8 @@ class RunLogger:
             wandb_options: keyword arguments of ``wandb.init``; None for no Weights & Biases.
             after: step from which a resumed run continues; later rows are dropped.
         """
+        from torch.utils.tensorboard import SummaryWriter  # not above: playing a policy does not need it
+
         self._csv = ProgressCsv(run_dir / "progress.csv")
         if after is not None:
             self._csv.go_on(after)

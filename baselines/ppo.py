@@ -17,7 +17,19 @@ from .networks import NetworkPolicy, make_network
 from .ppo_arguments import PPOArgs
 from .protocol import Network, Setup
 
-__all__ = ["PPO", "PPOArgs", "approximate_kl", "clipped_loss", "gradient_step", "minibatches", "summarize"]
+__all__ = [
+    "PPO",
+    "PPOArgs",
+    "apply_gradients",
+    "approximate_kl",
+    "clipped_loss",
+    "gradient_step",
+    "has_moved",
+    "minibatches",
+    "part_loss",
+    "standardize",
+    "summarize",
+]
 
 
 class PPO:
@@ -30,8 +42,9 @@ class PPO:
         self.args: Any = args
         self.generator, self.dist = setup.generator, setup.dist
         self.network: Any = make_network(args, setup, self.recurrent)
+        fused = setup.device.type in ("cpu", "cuda")
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            self.network.parameters(), lr=args.learning_rate, eps=1e-5
+            self.network.parameters(), lr=args.learning_rate, eps=1e-5, fused=fused
         )
 
     @staticmethod
@@ -83,11 +96,63 @@ def clipped_loss(
         advantages: of the same shape.
         count: transitions of the minibatch, summed over all processes; these tensors hold this process's.
     """
+    return _clipped_loss(log_ratio, standardize(advantages, args, dist), count, args)
+
+
+def _clipped_loss(log_ratio: Tensor, advantages: Tensor, count: int, args: PPOArgs) -> tuple[Tensor, Tensor]:
     ratio = log_ratio.exp()
-    advantages = dist.standardize(advantages) if args.normalize_advantages else advantages
     bounded = ratio.clamp(1.0 - args.clip_range, 1.0 + args.clip_range)
     loss = -torch.minimum(ratio * advantages, bounded * advantages).sum() / count
     return loss, ((ratio - 1.0).abs() > args.clip_range).sum() / count
+
+
+def standardize(advantages: Tensor, args: PPOArgs, dist: DistContext) -> Tensor:
+    """The advantages of a minibatch, of any shape; shifted and scaled if ``--normalize-advantages`` asks for it."""
+    return dist.standardize(advantages) if args.normalize_advantages else advantages
+
+
+def part_loss(
+    evaluated: tuple[Tensor, Tensor, Tensor],
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    returns: Tensor,
+    count: int,
+    args: PPOArgs,
+) -> tuple[Tensor, Tensor]:
+    """What a part of a minibatch adds to its loss (), with gradients, and to its figures (5,) of `mean_figures`.
+
+    Args:
+        evaluated: log-probability, entropy and value by the present network, with gradients; all tensors have one shape.
+        old_log_prob: as the rollout recorded it.
+        advantages: standardised over the whole minibatch.
+        returns: targets of the value.
+        count: transitions of the whole minibatch, summed over all processes.
+    """
+    log_prob, entropy, value = evaluated
+    log_ratio = log_prob - old_log_prob
+    policy_loss, clipped = _clipped_loss(log_ratio, advantages, count, args)
+    value_loss = 0.5 * (value - returns).square().sum() / count
+    mean_entropy = entropy.sum() / count
+    loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
+    kl = approximate_kl(log_ratio, count, DistContext())
+    return loss, torch.stack([policy_loss, value_loss, mean_entropy, kl, clipped]).detach()
+
+
+def has_moved(figures: Tensor, done: int, args: PPOArgs, dist: DistContext) -> bool:
+    """Whether an update stops before a minibatch, because the policy has moved by ``--target-kl``.
+
+    Args:
+        figures: (5,) of the minibatch, this process's share.
+        done: minibatches of the update so far. There is always one.
+    """
+    return args.target_kl > 0.0 and bool(dist.sum(figures[3]) > args.target_kl) and done > 0
+
+
+def apply_gradients(network: Any, optimizer: torch.optim.Optimizer, args: PPOArgs, dist: DistContext) -> None:
+    """One step of the optimizer with the gradients of all processes, of bounded norm."""
+    dist.sum_gradients(network.parameters())
+    nn.utils.clip_grad_norm_(network.parameters(), args.max_grad_norm)
+    optimizer.step()
 
 
 def gradient_step(
@@ -97,14 +162,11 @@ def gradient_step(
     optimizer.zero_grad()
     if loss.requires_grad:  # False where a process has no share in the minibatch
         loss.backward()
-    dist.sum_gradients(network.parameters())
-    nn.utils.clip_grad_norm_(network.parameters(), args.max_grad_norm)
-    optimizer.step()
+    apply_gradients(network, optimizer, args, dist)
 
 
 def summarize(
-    losses: list[Tensor],
-    kls: list[Tensor],
+    figures: list[Tensor],
     values: Tensor,
     returns: Tensor,
     network: Any,
@@ -114,15 +176,13 @@ def summarize(
     """The figures of an update for the log.
 
     Args:
-        losses: for each minibatch policy loss, value loss, entropy and fraction of clipped ratios (4,).
-        kls: for each minibatch the approximate KL divergence ().
+        figures: for each minibatch those (5,) of `mean_figures`, this process's share.
+        values, returns: of the rollout, of one shape.
 
     Raises:
         FloatingPointError: a figure is not finite.
     """
-    *sums, clipped = dist.sum(torch.stack(losses)).unbind(dim=1)
-    figures = torch.stack([*sums, torch.stack(kls), clipped], dim=1)
-    row = mean_figures(figures, values, returns)
+    row = mean_figures(dist.sum(torch.stack(figures)), values, returns)
     log_std = getattr(network, "log_std", None)
     if log_std is not None:
         row["loss/action_std"] = float(log_std.detach().exp().mean())

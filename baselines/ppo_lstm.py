@@ -32,11 +32,12 @@ from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy
-from .ppo import PPO, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
 from .ppo_arguments import PPOArgs
 from .ppo_arguments import PPOLSTMArgs as Args
 from .protocol import RecurrentNetwork, Setup
 from .spaces import Obs, State, map_tensors, stack_tensors
+from .threads import BatchThreads
 
 __all__ = ["PPOLSTM", "Args", "ArgumentError", "Player", "main", "train"]
 
@@ -169,23 +170,24 @@ def update(
     )
     with torch.no_grad():
         obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
-    losses: list[Tensor] = []
-    kls: list[Tensor] = []
-    for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
-        count, envs = steps * len(chosen), dist.own_envs(chosen, n)
-        log_prob, entropy, value = evaluate(network, obs, batch, envs)
-        log_ratio = log_prob - batch.log_probs[:, envs]
-        kl = approximate_kl(log_ratio, count, dist)
-        if losses and args.target_kl > 0.0 and kl > args.target_kl:
-            break
-        policy_loss, clipped = clipped_loss(log_ratio, advantages[:, envs], count, args, dist)
-        value_loss = 0.5 * (value - returns[:, envs]).square().sum() / count
-        mean_entropy = entropy.sum() / count
-        loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
-        gradient_step(network, optimizer, loss, args, dist)
-        losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
-        kls.append(kl)
-    return summarize(losses, kls, batch.values, returns, network, optimizer, dist)
+    figures: list[Tensor] = []
+    with BatchThreads(network, args.compile) as threads:
+        for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
+            count, envs = steps * len(chosen), dist.own_envs(chosen, n)
+            standardized = standardize(advantages[:, envs], args, dist)
+
+            def loss(rows: slice) -> tuple[Tensor, Tensor]:
+                part = envs[rows]  # noqa: B023  all are used at once
+                evaluated = evaluate(network, obs, batch, part)
+                old, targets = batch.log_probs[:, part], returns[:, part]
+                return part_loss(evaluated, old, standardized[:, rows], targets, count, args)  # noqa: B023
+
+            found = threads.backward(len(envs), loss)
+            if has_moved(found, len(figures), args, dist):
+                break
+            apply_gradients(network, optimizer, args, dist)
+            figures.append(found)
+    return summarize(figures, batch.values, returns, network, optimizer, dist)
 
 
 def evaluate(network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

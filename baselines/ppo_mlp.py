@@ -25,11 +25,12 @@ from .arguments import ArgumentError
 from .distributed import DistContext
 from .environments import EnvFactory
 from .loggers import EpisodeStats
-from .ppo import PPO, approximate_kl, clipped_loss, gradient_step, minibatches, summarize
+from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
 from .ppo_arguments import PPOArgs
 from .ppo_arguments import PPOMLPArgs as Args
 from .protocol import FeedForwardNetwork
-from .spaces import Obs, cat_tensors, map_tensors, stack_tensors
+from .spaces import Obs, batch_size, cat_tensors, map_tensors, stack_tensors
+from .threads import BatchThreads
 
 __all__ = ["PPOMLP", "Args", "ArgumentError", "main", "train"]
 
@@ -107,45 +108,56 @@ def update(
 ) -> dict[str, float]:
     """One PPO update from a rollout; returns figures for the log."""
     dist = dist or DistContext()
-    with torch.no_grad():
-        obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
-        values = network.value(obs)
-        final_values = torch.zeros_like(values)
-        if batch.final_obs is not None:
-            final_values[batch.truncated] = network.value(network.normalize(batch.final_obs))
-        advantages, returns = compute_gae(
-            batch.rewards,
-            values,
-            network.value(network.normalize(batch.last_obs)),
-            final_values,
-            batch.terminated,
-            batch.truncated,
-            args.gamma,
-            args.gae_lambda,
-        )
+    with BatchThreads(network, args.compile) as threads:
+        with torch.no_grad():
+            obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
+            values = values_of(network, obs, threads)
+            final_values = torch.zeros_like(values)
+            if batch.final_obs is not None:
+                final_values[batch.truncated] = network.value(network.normalize(batch.final_obs))
+            advantages, returns = compute_gae(
+                batch.rewards,
+                values,
+                network.value(network.normalize(batch.last_obs)),
+                final_values,
+                batch.terminated,
+                batch.truncated,
+                args.gamma,
+                args.gae_lambda,
+            )
 
-    # The transitions of all steps and environments in one row.
-    n = batch.rewards.shape[1]
-    obs = map_tensors(lambda x: x.flatten(0, 1), obs)
-    actions, old_log_probs = batch.actions.flatten(0, 1), batch.log_probs.flatten()
-    flat_advantages, flat_returns = advantages.flatten(), returns.flatten()
-    losses: list[Tensor] = []
-    kls: list[Tensor] = []
-    for chosen in minibatches(args.batch_size, args, generator, batch.rewards.device):
-        count, index = len(chosen), dist.own_transitions(chosen, n)
-        log_prob, entropy, value = network.evaluate(map_tensors(lambda x: x[index], obs), actions[index])  # noqa: B023
-        log_ratio = log_prob - old_log_probs[index]
-        kl = approximate_kl(log_ratio, count, dist)
-        if losses and args.target_kl > 0.0 and kl > args.target_kl:
-            break
-        policy_loss, clipped = clipped_loss(log_ratio, flat_advantages[index], count, args, dist)
-        value_loss = 0.5 * (value - flat_returns[index]).square().sum() / count
-        mean_entropy = entropy.sum() / count
-        loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
-        gradient_step(network, optimizer, loss, args, dist)
-        losses.append(torch.stack([policy_loss, value_loss, mean_entropy, clipped]).detach())
-        kls.append(kl)
-    return summarize(losses, kls, values, returns, network, optimizer, dist)
+        # The transitions of all steps and environments in one row.
+        n = batch.rewards.shape[1]
+        obs = map_tensors(lambda x: x.flatten(0, 1), obs)
+        actions, old_log_probs = batch.actions.flatten(0, 1), batch.log_probs.flatten()
+        flat_advantages, flat_returns = advantages.flatten(), returns.flatten()
+        figures: list[Tensor] = []
+        for chosen in minibatches(args.batch_size, args, generator, batch.rewards.device):
+            count, index = len(chosen), dist.own_transitions(chosen, n)
+            standardized = standardize(flat_advantages[index], args, dist)
+
+            def loss(rows: slice) -> tuple[Tensor, Tensor]:
+                part = index[rows]  # noqa: B023  all are used at once
+                evaluated = network.evaluate(map_tensors(lambda x: x[part], obs), actions[part])
+                old, targets = old_log_probs[part], flat_returns[part]
+                return part_loss(evaluated, old, standardized[rows], targets, count, args)  # noqa: B023
+
+            found = threads.backward(len(index), loss)
+            if has_moved(found, len(figures), args, dist):
+                break
+            apply_gradients(network, optimizer, args, dist)
+            figures.append(found)
+    return summarize(figures, values, returns, network, optimizer, dist)
+
+
+def values_of(network: FeedForwardNetwork, obs: Obs, threads: BatchThreads) -> Tensor:
+    """Values (S, N) of normalised observations (S, N, …), without gradients."""
+
+    @torch.no_grad()  # which holds for one thread
+    def part(rows: slice) -> Tensor:
+        return network.value(map_tensors(lambda x: x[rows], obs))
+
+    return torch.cat(threads.run(batch_size(obs), part))
 
 
 class PPOMLP(PPO):

@@ -249,7 +249,7 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
                 k: int,
                 row: TaskSpec = row,
                 delay: int = delay,
-                dial: dict[str, int] = dial,
+                dial: dict[str, Any] = dial,
                 curve: dict[int, float] = curve,
             ) -> bool:
                 if (row.id, delay, k) in known:

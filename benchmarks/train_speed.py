@@ -57,6 +57,8 @@ class Args:
     """Environments of this project's training."""
     transitions: int = 4096
     """Transitions of a rollout; a multiple of num_envs, of 4, and of the minibatches (8; PPO-LSTM: its own default)."""
+    processes: tuple[int, ...] = (0, 2, 4)
+    """Numbers of processes of Stable-Baselines3, with an environment each; 0 is one environment in the main process."""
     torch_threads: tuple[int, ...] = (1, 2)
     """Numbers of torch threads; each is measured, and the best one counts."""
     algorithms: tuple[str, ...] = ("ppo-mlp", "ppo-lstm")
@@ -256,7 +258,7 @@ def contenders(args: Args, algorithm: str, stack: contextlib.ExitStack) -> list[
     if algorithm == "ppo-mlp":
         name = "ManiSkill, num_envs=1 (the same loop)"
         found.append(Contender(algorithm, name, 1, ours(args, algorithm, 1)))
-    for processes in (0, 2, 4):
+    for processes in args.processes:
         kind = f"SubprocVecEnv, {processes} processes" if processes else "DummyVecEnv"
         turn = stable_baselines(args, algorithm, processes, stack)
         found.append(Contender(algorithm, f"{theirs}, {kind}", max(1, processes), turn))
@@ -301,6 +303,9 @@ def problem(args: Args) -> str | None:
             return f"--algorithms {algorithm} is not known; use ppo-mlp, ppo-lstm"
     if args.transitions % args.num_envs or args.transitions % 4:
         return f"--transitions {args.transitions} is not a multiple of --num-envs {args.num_envs} and of 4; use 4096 and 64"
+    if not args.processes or min(args.processes) < 0 or any(args.transitions % max(1, n) for n in args.processes):
+        given = " ".join(map(str, args.processes))
+        return f"--processes {given} cannot be used; use numbers that divide --transitions {args.transitions}, or 0"
     return None
 
 

@@ -1,4 +1,7 @@
-"""Checks of the arguments of environments. Each raises ValueError with the argument, its value and what is allowed."""
+"""Checks of the arguments of environments. Each raises ValueError with the argument, its value and what is allowed.
+
+An argument that does not exist is an `UnknownArgumentError`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,15 @@ import math
 import operator
 from typing import Any
 
-__all__ = ["choice", "integer", "number"]
+__all__ = ["UnknownArgumentError", "choice", "integer", "number"]
+
+
+class UnknownArgumentError(TypeError, ValueError):
+    """An environment takes no argument of this name.
+
+    It is a TypeError, as everywhere in Python: TorchRL's ``GymEnv`` and others try an argument and leave it out then. It is
+    a ValueError as well, like every other bad argument.
+    """
 
 
 def choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from mikasa_base.checks import UnknownArgumentError
 from mikasa_base.registry import BY_NAME, VECTOR_SUFFIX, EnvRow, load
 
 __all__ = ["Factory", "missing_dependency"]
@@ -50,7 +51,8 @@ class Factory:
 
         Raises:
             gymnasium.error.DependencyNotInstalled: a module that it needs is not installed.
-            ValueError: an argument does not exist, or its value is not allowed.
+            mikasa_base.checks.UnknownArgumentError: an argument does not exist.
+            ValueError: the value of an argument is not allowed.
         """
         env_class = self._load()
         parameters = inspect.signature(env_class).parameters.values()
@@ -58,8 +60,10 @@ class Factory:
             known = [p.name for p in parameters]
             for name, value in kwargs.items():
                 if name not in known:
-                    raise ValueError(
-                        f"{self.row.name} takes no argument {name}={value!r}: its arguments are {', '.join(known)}"
+                    # It begins in Python's own words, which TorchRL looks for.
+                    raise UnknownArgumentError(
+                        f"{self.row.name}.__init__() got an unexpected keyword argument {name!r}, as {name}={value!r}: "
+                        f"its arguments are {', '.join(known)}"
                     )
         return env_class(**kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -19,11 +20,13 @@ import mikasa_robo
 from mikasa_robo.checks import one_of
 from mikasa_robo.core.seeds import Seed
 from mikasa_robo.sim.backend import checked_env_idx
+from mikasa_robo.sim.call_arguments import checked_action, checked_options
 from mikasa_robo.workers.nested import is_batched, map_leaves
 
 __all__ = ["TaskVectorEnv", "make_single_env", "make_vector_env"]
 
 To = Literal["numpy", "torch"]
+NUMBERS = (Tensor, np.ndarray, np.generic, bool, int, float)
 VECTOR_ARGUMENTS = ("autoreset_mode", "to", "num_workers", "num_envs")
 
 
@@ -44,11 +47,14 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         autoreset_mode: when an environment whose episode is over starts the next one; an `AutoresetMode` or its value.
             ``"NextStep"``: with the next `step`, which ignores the environment's action and returns the first
             observation with reward 0. ``"SameStep"``: at once. ``info["final_obs"]`` and ``info["final_info"]`` are then
-            the last observation and info of the episodes that are over, where ``info["_final_obs"]`` says so.
+            the last observation and info of the episodes that are over, where ``info["_final_obs"]`` says so:
+            ``final_obs`` is an array (N,) of objects, each an observation or None, and with ``to="torch"`` a batch like
+            the observation itself, whose other rows are the present observation.
             ``"Disabled"``: never; `reset` them with ``options={"reset_mask": terminated | truncated}``.
         to: ``"numpy"`` returns NumPy arrays. ``"torch"`` returns tensors on the environment's device, `device`.
 
     Raises:
+        TypeError: ``env`` is not a batched task.
         ValueError: an argument is not known, or the task builds its scene anew after some resets.
     """
 
@@ -58,6 +64,10 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
         self.autoreset_mode = AutoresetMode(one_of("autoreset_mode", mode, [m.value for m in AutoresetMode]))
         self.to: str = one_of("to", to, get_args(To))
+        if not isinstance(env, gym.Env) or not env.has_wrapper_attr("single_observation_space"):
+            raise TypeError(
+                f"TaskVectorEnv takes a batched task, such as gymnasium.make('RememberColor3-v0', num_envs=8), not {env!r}"
+            )
         self.env: Any = env
         """The batched task. Its results are tensors, and it does not reset environments by itself."""
         self.num_envs: int = env.get_wrapper_attr("num_envs")
@@ -94,16 +104,16 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         Returns:
             the observations of all N environments, and the infos of those that were reset.
         """
-        options = dict(options or {})
-        if isinstance(seed, int):
-            super().reset(seed=seed)
+        options = checked_options(options)
         mask = self._reset_mask(options)
         if mask is None:
             obs, info = self.env.reset(seed=seed, options=options)
             self._over = torch.zeros_like(self._over)
-            return self._given(obs), self._infos([(info, None)])
-        obs, info = self._reset_rows(mask, seed, options)
-        self._over = self._over & ~mask
+        else:
+            obs, info = self._reset_rows(mask, seed, options)
+            self._over = self._over & ~mask
+        if isinstance(seed, int):
+            super().reset(seed=seed)  # seeds `np_random`, which no task uses
         return self._given(obs), self._infos([(info, mask)])
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -126,17 +136,20 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
                 f"the episodes of envs {over.nonzero().flatten().tolist()} are over and autoreset_mode is 'Disabled': "
                 "reset them with options={'reset_mask': terminated | truncated}"
             )
-        actions = torch.as_tensor(actions, device=self.device)
-        _, reward, terminated, truncated, step_info = self.env.step(actions.masked_fill(over[:, None], 0.0))
+        if over.all():
+            # nothing is left to be simulated
+            obs, info = self._reset_rows(over)
+            self._over = none = torch.zeros_like(over)
+            results = (obs, none.to(torch.float32), none, none)
+            return (*map(self._given, results), self._infos([(info, None)]))
+        actions = checked_action(actions, self.single_action_space.shape or (), self.num_envs)
+        actions = torch.as_tensor(actions, device=self.device).masked_fill(over[:, None], 0.0)
+        _, reward, terminated, truncated, step_info = self.env.step(actions)
         obs, info = self._reset_rows(over)
-        self._over = (terminated | truncated) & ~over
-        flags = (terminated & ~over, truncated & ~over)
-        return (
-            self._given(obs),
-            self._given(reward.masked_fill(over, 0.0)),
-            *map(self._given, flags),
-            self._infos([(step_info, ~over), (info, over)]),
-        )
+        terminated, truncated = terminated & ~over, truncated & ~over
+        self._over = terminated | truncated
+        results = (obs, reward.masked_fill(over, 0.0), terminated, truncated)
+        return (*map(self._given, results), self._infos([(step_info, ~over), (info, over)]))
 
     def _played(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """A step in which no environment has yet to start an episode."""
@@ -226,35 +239,42 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         for name in dict.fromkeys(name for info, _ in parts for name in info):
             own = [(info[name], mask) for info, mask in parts if name in info]
-            masks = [everyone if mask is None else mask for _, mask in own]
             if all(isinstance(value, Mapping) for value, _ in own):
                 infos[name] = self._infos(own)
+            elif all(isinstance(value, NUMBERS) for value, _ in own):
+                infos[name] = self._given(self._joined(own))
             else:
-                infos[name] = self._given(self._joined([self._rows(value) for value, _ in own], masks))
-            infos[f"_{name}"] = self._given(torch.stack(masks).any(dim=0))
+                infos[name] = np.full(self.num_envs, None, dtype=object)
+                for value, mask in own:
+                    for i in (everyone if mask is None else mask).nonzero().flatten().tolist():
+                        infos[name][i] = value
+            masks = [everyone if mask is None else mask for _, mask in own]
+            infos[f"_{name}"] = self._given(functools.reduce(torch.logical_or, masks))
         return infos
 
-    def _rows(self, value: Any) -> Tensor:
-        """An entry of an info as a tensor (N, …); one value for the whole batch holds for each environment."""
-        if is_batched(value, self.num_envs):
-            return torch.as_tensor(value, device=self.device)
-        value = torch.as_tensor(value, device=self.device)
-        return value.expand(self.num_envs, *value.shape)
-
-    @staticmethod
-    def _joined(values: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor:
-        joined = torch.zeros_like(values[0])
-        for value, mask in zip(values, masks, strict=True):
-            joined = torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, joined)
+    def _joined(self, parts: Sequence[tuple[Any, Tensor | None]]) -> Tensor:
+        """One entry (N, …) from the entries of several infos, each for the environments of its mask; zeros elsewhere."""
+        joined: Tensor | None = None
+        for value, mask in parts:
+            rows = torch.as_tensor(value, device=self.device)
+            if not is_batched(value, self.num_envs):
+                rows = rows.expand(self.num_envs, *rows.shape)  # one value for the whole batch
+            if mask is not None:
+                others = torch.zeros_like(rows) if joined is None else joined
+                rows = torch.where(mask.reshape(-1, *[1] * (rows.ndim - 1)), rows, others)
+            joined = rows
+        assert joined is not None
         return joined
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:
-    return np.array(leaf.cpu().numpy()) if isinstance(leaf, Tensor) else np.array(leaf)
+    if isinstance(leaf, Tensor):
+        return leaf.cpu().numpy() if leaf.device.type != "cpu" else leaf.numpy().copy()
+    return np.array(leaf)
 
 
 def _to_torch(leaf: Any) -> Tensor:
-    return leaf.clone() if isinstance(leaf, Tensor) else torch.as_tensor(leaf)
+    return torch.as_tensor(leaf).clone()
 
 
 def make_vector_env(

@@ -95,11 +95,12 @@ def test_wrong_options_are_named(args: Args, named: str) -> None:
 def test_train_speed_measures_everybody(tmp_path: Path) -> None:
     pytest.importorskip("sb3_contrib", reason="pip install 'mikasa-suite[bench]'")
     few = ["--rounds", "1", "--rollouts", "1", "--transitions", "128", "--num-envs", "8", "--torch-threads", "1"]
+    few += ["--processes", "0", "2"]  # each process takes seconds to start
     out = tmp_path / "speed.csv"
     said = run_script("train_speed.py", *few, "--algorithms", "ppo-mlp", "--csv", str(out))
     with out.open(newline="") as file:
         header, *rows = csv.reader(file)
-    assert [row[2] for row in rows] == ["8", "1", "1", "2", "4"], "environments of each"
+    assert [row[2] for row in rows] == ["8", "1", "1", "2"], "environments of each"
     for row in rows:
         told = dict(zip(header, row, strict=True))
         assert float(told["env-steps/s"]) >= float(told["slowest round"]) > 0
@@ -117,6 +118,9 @@ def test_train_speed_keeps_the_better_of_the_thread_counts(monkeypatch: pytest.M
     assert (contender.rates, contender.threads) == ([300.0], [2])
     assert torch.get_num_threads() == before
     assert "--torch-threads 1 0 cannot" in (train_speed.problem(train_speed.Args(torch_threads=(1, 0))) or "")
+    for processes in ((), (-1,), (0, 3)):
+        assert "--processes" in (train_speed.problem(train_speed.Args(processes=processes)) or "")
+    assert train_speed.problem(train_speed.Args()) is None
 
 
 @pytest.mark.slow

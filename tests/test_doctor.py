@@ -130,7 +130,7 @@ def test_a_gpu_is_used_only_where_nothing_must_be_downloaded(python: MakePython,
     if library:
         folder.mkdir(parents=True)
         (folder / "libPhysXGpu_64.so").touch()
-    checks = by_name(examine())
+    checks = by_name(list(examine()))
     assert checks["CUDA"].found == "12.6, NVIDIA H200"
     assert checks["rendering on GPU"].ok
     assert checks["PhysX GPU library"].ok is library

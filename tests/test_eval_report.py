@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import dataclasses
 import functools
 import json
 import math
 import shutil
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError
 from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints
@@ -243,7 +248,77 @@ def test_the_report_of_three_runs(runs: Path, tmp_path: Path, capsys: pytest.Cap
         assert name in (out / "report.md").read_text()
     assert "## Problems" not in (out / "report.md").read_text()
     assert report_main([str(runs), "--out", str(out)]) == 2
-    assert "already contains report.md, runs.csv" in capsys.readouterr().err
+    assert "already contains report.md, report.html, runs.csv" in capsys.readouterr().err
+
+
+EMPTY = ("meta", "img", "br")
+
+
+class Tags(HTMLParser):
+    """The tags of a page: how often each occurs, and where its images come from."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+        self.open: list[str] = []
+        self.images: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] += 1
+        if tag not in EMPTY:
+            self.open.append(tag)
+        self.images += [value for name, value in attrs if (tag, name) == ("img", "src") and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in EMPTY or self.open.pop() == tag
+
+
+def test_the_html_report_is_one_file_with_the_same_tables_and_figures(runs: Path, tmp_path: Path) -> None:
+    collection = collect([runs])
+    collection.problems.append((tmp_path / "<b>odd & bold", "<b>broken"))
+    out = tmp_path / "report"
+    write_report(collection, out)
+    page = (out / "report.html").read_text()
+    tags = Tags(page)
+    assert not tags.open
+    assert tags.count["table"] == 2
+    assert tags.count["tr"] == 2 + 2
+    assert not tags.count["b"]
+    assert "odd &amp; bold" in page
+    assert "<td>&lt;b&gt;broken</td>" in page
+    figures = [(out / f"curves-{name}.png").read_bytes() for name in ("success", "return")]
+    assert [base64.b64decode(image.partition("base64,")[2]) for image in tags.images] == figures
+    for cell in cells(out / "report.md", "`RememberColor3-v0`")[1:]:
+        assert f">{cell}<" in page
+    assert "http" not in page.replace("<!doctype html>", ""), "nothing is loaded"
+
+
+def test_runs_that_are_equal_have_an_interval_that_says_something(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bootstrap over equal runs has no width: 0 successes in 300 episodes would be "0.0% to 0.0%"."""
+    collection = collect([runs])
+    collection.runs = [
+        dataclasses.replace(run, scores={**run.scores, "success_once": 0.0, "return": 1.5}) for run in collection.runs
+    ]
+    row = cells(write_report(collection, tmp_path / "equal"), "`RememberColor3-v0`")
+    high = wilson_interval(0, 300)[1]
+    assert row[5:7] == ["0.0% ± 0.0%", f"0.0% to {high:.1%}†"]
+    assert row[8:10] == ["1.50 ± 0.00", "-"]
+    text = (tmp_path / "equal" / "report.md").read_text()
+    assert "† All runs have the same success; the interval is Wilson's over all their episodes." in text
+
+
+def test_runs_without_success_have_the_interval_beside_their_return(runs: Path, tmp_path: Path) -> None:
+    collection = collect([runs])
+    for run in collection.runs:
+        run.scores["success_once"] = run.scores["success_at_end"] = math.nan
+    row = cells(write_report(collection, tmp_path / "report"), "`RememberColor3-v0`")
+    assert row[5:8] == ["-", "-", "-"]
+    interval = bootstrap_interval([run.scores["return"] for run in collection.runs])
+    assert interval is not None
+    assert row[9] == f"{interval.low:.2f} to {interval.high:.2f}"
 
 
 def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, tmp_path: Path) -> None:
@@ -283,7 +358,7 @@ def test_evaluations_stand_beside_the_training_runs(runs: Path, tmp_path: Path) 
     row = cells(report, "`RememberColor3-v0`")
     assert row[2:4] == ["3", "16"]
     assert row[8] == f"{told['mean']:.2f} ± {told['standard_error']:.2f}"
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.md", "runs.csv"]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.html", "report.md", "runs.csv"]
 
 
 def test_a_report_says_in_what_runs_differ_and_what_cannot_be_averaged(runs: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +22,9 @@ from wrapper_helpers import GREY, Canvas
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
-from mikasa_robo.baselines.spaces import ObservationLayout
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.tools import cli, gallery, playing
+from mikasa_robo.tools import cli, gallery, playing, record_gymnasium
 from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
 from mikasa_robo.tools.record import HOLD, Options
 from mikasa_robo.video import VideoWriter, tile_images, write_tiled_video, write_video
@@ -248,6 +250,102 @@ def test_a_task_of_maniskill_is_recorded_with_the_overlays_that_fit(
     assert (np.abs(film[:, :16, :40] - GREY) > 60).mean() > 0.5, "the step is written at the top"
     assert (np.abs(film[:, -16:, :40] - GREY) > 60).mean() > 0.5, "and the reward at the bottom"
     assert "pose" not in made[-1]["human_render_camera_configs"], "the camera is the task's own"
+
+
+# ---------------------------------------------------------------------- environments that are not robot tasks
+def test_a_base_environment_is_recorded_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["record", "--env-id", "MemoryCardsEasy-v0", "--policy", "random", "--overlay", "none", "--episodes", "2"]
+    assert cli.main([*argv, "--size", "128", "--seed", "3", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    for seed, line in zip((3, 4), said, strict=True):
+        path = tmp_path / f"MemoryCardsEasy-v0_random_seed{seed}.mp4"
+        env = gym.make("MemoryCardsEasy-v0", render_mode="rgb_array")
+        env.reset(seed=seed)
+        generator, images, total = np.random.default_rng(seed), [env.render()], 0.0
+        over = False
+        while not over:
+            action = generator.integers([env.action_space.n])[0]  # type: ignore[attr-defined]
+            _, reward, terminated, truncated, _ = env.step(action)
+            over, total = terminated or truncated, total + float(reward)
+            images.append(env.render())
+        assert line == f"{path}: return {total:.2f} in {len(images) - 1} steps"
+        film = imageio.imread(path).astype(int)
+        assert len(film) == len(images) + record_gymnasium.HOLD
+        height, width = np.asarray(images[0]).shape[:2]
+        for t in (0, 1, len(images) - 1):  # the last one is of this episode, not of the next
+            scaled = film[t][:: film.shape[1] // height, :: film.shape[2] // width][:height, :width]
+            assert np.abs(scaled - np.asarray(images[t]).astype(int)).mean() < 8, t
+        env.close()
+
+
+def test_a_checkpoint_plays_a_base_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env_id = "MemoryLengthEasy-v0"
+    env = gym.make(env_id)
+    layout, action = ObservationLayout.of(env.observation_space), ActionLayout.of(env.action_space)
+    policy = tmp_path / "policy.pt"
+    torch.manual_seed(0)
+    save_policy(policy, RecurrentActorCritic(layout, action, (16,), 8, (16,)), ppo_lstm.Args(env_id=env_id), 0)
+    argv = ["record", "--policy", str(policy), "--episodes", "3", "--tiled", "--size", "128"]
+    assert cli.main([*argv, "--env-id", env_id, "--out", str(tmp_path / "a")]) == 0
+    (path,) = (tmp_path / "a").iterdir()
+    assert capsys.readouterr().out == f"{path}: 3 episodes\n"
+    assert len(imageio.imread(path)) == 12 + record_gymnasium.HOLD
+    assert cli.main([*argv, "--env-id", "MemoryCardsEasy-v0", "--out", str(tmp_path / "b")]) == 2
+    assert f"{policy} was trained on {env_id}, which has other observations" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+class Blind(gym.Env[Any, Any]):
+    """An environment that nobody can see."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--policy", "expert"],
+            "--policy expert: MemoryLengthEasy-v0 is not a robot task and has no expert; use random",
+        ),
+        (["--arm", "held"], "--arm held is for robot tasks; leave it out for MemoryLengthEasy-v0"),
+        (["--sim-backend", "physx_cpu"], "--sim-backend physx_cpu is for robot tasks"),
+        (["--overlay", "task"], "--overlay task is for MIKASA's robot tasks; for MemoryLengthEasy-v0 use step, reward"),
+        (["--env-id", "Blind-v0"], "--env-id Blind-v0 has no render_mode='rgb_array', so it cannot be recorded"),
+    ],
+)
+def test_what_a_base_environment_does_not_take_is_named(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gym.registry.pop("Blind-v0", None)
+    gym.register("Blind-v0", Blind, max_episode_steps=3)
+    out = tmp_path / "videos"
+    first = ["--env-id", "MemoryLengthEasy-v0", "--policy", "random", "--out", str(out)]
+    assert cli.main(["record", *first, *argv]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert message in said[-1]
+    assert [line for line in said[:-1] if "..." not in line] == [], "no library's warning beside it"
+    assert not out.exists()
+    del gym.registry["Blind-v0"]
+
+
+def test_scripted_policies_do_not_need_what_training_needs(tmp_path: Path) -> None:
+    """The extra `train`, but for what writes the video."""
+    code = (
+        "import sys\n"
+        "for name in ('tensorboard', 'wandb', 'torch.utils.tensorboard'):\n"
+        "    sys.modules[name] = None\n"
+        "from mikasa_robo.tools import playing, record, expert, gallery, record_gymnasium\n"
+        "playing.load_player('expert')\n"
+        "from mikasa_robo.tools.cli import main\n"
+        "sys.exit(main(['record', '--env-id', 'MemoryLengthEasy-v0', '--policy', 'random', '--episodes', '1']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------------- files

@@ -45,7 +45,7 @@ def test_some_weights_are_replaced_and_the_others_kept() -> None:
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ({"rech": 1.0}, "'rech' is no term"),
+        ({"rech": 1.0}, "'rech' is not a term"),
         ({"reach": "2"}, r"reward_scales\['reach'\]='2'"),
         ({"reach": True}, r"reward_scales\['reach'\]=True"),
         ({"reach": -1.0}, r"reward_scales\['reach'\]=-1\.0"),
@@ -226,5 +226,5 @@ def test_bad_reward_scales_are_named_before_anything_is_built(monkeypatch: pytes
         raise AssertionError("something was built")
 
     monkeypatch.setattr(RememberColor, "build", build)
-    with pytest.raises(ValueError, match=r"'grasp' is no term .*reach, touch, still"):
+    with pytest.raises(ValueError, match=r"'grasp' is not a term .*reach, touch, still"):
         gym.make("RememberColor3-v0", reward_scales={"grasp": 1.0})

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tool_helpers import OWN_ID, own_task
 
@@ -194,6 +200,72 @@ def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
     greedy = Plan(tmp_path, (PlannedRun("RememberColor3-v0", "ppo-mlp", 1, {}, cpus=3),))
     with pytest.raises(SweepError, match=r"cpus_per_run = 3 is more than any machine has for Ray \(2\)"):
         run(greedy, fake())
+
+
+ASKED = (
+    "NodeInfoGcsService/GetAllNodeInfo",
+    "NodeManagerService/GetNodeStats",
+    "ObjectManagerService/Push",
+    "CoreWorkerService/GetCoreWorkerStats",
+)
+"""A call of each of Ray's services that takes an empty message."""
+
+
+def answers(address: str, token: str | None = None) -> set[str]:
+    """What a program with ``token`` gets from a port of Ray: status codes of gRPC, or of HTTP where it speaks that."""
+    grpc = pytest.importorskip("grpc")
+    credentials = () if token is None else (("authorization", f"Bearer {token}"),)
+    with grpc.insecure_channel(address) as channel:
+        calls = [channel.unary_unary(f"/ray.rpc.{call}") for call in ASKED]
+        found = {call.future(b"", timeout=10, metadata=credentials).code().name for call in calls}
+    if found == {"UNAVAILABLE"}:
+        try:
+            with urllib.request.urlopen(f"http://{address}/get_or_create_runtime_env", b"", timeout=10) as reply:
+                return {str(reply.status)}
+        except urllib.error.HTTPError as error:
+            return {str(error.code)}
+    return found - {"UNIMPLEMENTED"}  # the service of another port
+
+
+@on_ray
+def test_rays_ports_refuse_strangers(ray: Any) -> None:
+    """Ray listens on all interfaces: each of its ports is asked by an address that other machines use, if there is one."""
+    ray.get(ray.remote(lambda: None).remote())  # a worker has a port, too
+    me = psutil.Process()
+    listening = [
+        (process.name(), connection.laddr.port)
+        for process in (me, *me.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
+    known = [a.address for of_one in psutil.net_if_addrs().values() for a in of_one if a.family == socket.AF_INET]
+    address = next((a for a in known if not a.startswith("127.")), "127.0.0.1")
+    for token in (None, "0" * 64):
+        for name, port in listening:
+            got = answers(f"{address}:{port}", token)
+            assert got in ({"UNAUTHENTICATED"}, {"401"}), f"port {port} of {name} answers a stranger with {got}"
+    (gcs,) = (port for name, port in listening if name == "gcs_server")
+    assert "OK" in answers(f"{address}:{gcs}", module._token()), "whoever has the token gets in"
+
+
+def test_a_ray_that_answers_strangers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    old = SimpleNamespace(__version__="2.40.0", shutdown=lambda: closed.append(True))
+    monkeypatch.setitem(sys.modules, "ray._private.authentication.authentication_utils", None)
+    with pytest.raises(SweepError, match=r"Ray 2\.40\.0 would run what anyone .* install ray >= 2\.52"):
+        module._require_authentication(old)
+    assert closed == [True]
+
+
+def test_the_token_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of a cluster")
+    with module._own_token():
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    assert "RAY_AUTH_MODE" not in os.environ
+    assert os.environ["RAY_AUTH_TOKEN"] == "of a cluster"
 
 
 def test_the_command_of_a_run() -> None:

@@ -31,6 +31,7 @@ from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.tasks.remember_color import RememberColor
 from mikasa_robo.tools import evaluate
 from mikasa_robo.tools.env_ids import OptionError
+from mikasa_robo.vector import TaskVectorEnv
 from mikasa_robo.workers.env import WorkerEnv, WorkerError
 from mikasa_robo.workers.pool import WorkerPool
 
@@ -197,6 +198,18 @@ def test_a_saved_state_is_restored_in_all_or_some(pair: Pair) -> None:
         vec.set_state_dict({"task": saved[0]["task"]}, env_idx=[1, 2])
 
 
+def test_workers_make_the_same_vector_env(pair: Pair) -> None:
+    """Automatic resets and Gymnasium's form of infos included."""
+    vec, one = (TaskVectorEnv(env, autoreset_mode="SameStep", to="torch") for env in pair)
+    assert_same(returned(vec.reset(seed=5)), returned(one.reset(seed=5)), "reset")
+    ends = 0
+    for t, action in enumerate(random_actions(pair[1], vec.env.horizon + 1, seed=0)):
+        results = [flatten(dict(zip("abcde", env.step(action), strict=True))) for env in (vec, one)]
+        assert_same(results[0], results[1], f"step {t}")
+        ends += "e/final_obs" in results[0]
+    assert ends
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -206,7 +219,10 @@ def test_a_saved_state_is_restored_in_all_or_some(pair: Pair) -> None:
             r"the action of env \[0, 1, 2, 3, 4\] is NaN",
         ),
         (lambda env: env.step(torch.zeros(N, 7)), ValueError, r"shape \(5, 7\): give \(5, 8\)"),
-        (lambda env: env.step([0.0] * 8), TypeError, "the action is a list"),
+        (lambda env: env.step([0.0] * 8), ValueError, r"shape \(8,\): give \(5, 8\).*one action"),
+        (lambda env: env.step([["up"] * 8] * N), TypeError, "the action is a list that does not hold numbers"),
+        (lambda env: env.step({"action": torch.zeros(N, 8)}), TypeError, "the action is a dict"),
+        (lambda env: env.reset(options={"env_ids": [0]}), ValueError, r"'env_ids'.*did you mean 'env_idx'"),
         (lambda env: env.reset(options={"env_idx": [1, 1]}), ValueError, "names an env twice"),
         (lambda env: env.reset(options={"env_idx": [5]}), IndexError, "outside 0…4"),
         (lambda env: env.reset(options={"env_idx": []}), ValueError, "names no environment"),
@@ -237,7 +253,7 @@ def test_workers_wait_without_using_a_core(pair: Pair) -> None:
 
 # ---------------------------------------------------------------------- training and evaluation
 TRAIN = (
-    f"--env-id {ID} --num-envs 6 --num-steps 16 --total-timesteps 288 --stagger-groups 3 --num-minibatches 2 "
+    f"--env-id {ID} --num-envs 6 --num-steps 32 --total-timesteps 384 --stagger-groups 3 --num-minibatches 2 "
     "--update-epochs 1 --eval-episodes 3 --eval-num-envs 1 --no-video --seed 5 --torch-threads 1"
 ).split()
 
@@ -262,8 +278,8 @@ def test_training_in_workers_gives_the_same_policy(runs: tuple[Path, Path]) -> N
     for folder in runs:
         with (folder / "progress.csv").open(newline="") as file:
             tables.append(list(csv.DictReader(file)))
-    assert len(tables[0]) == 3
-    assert any(row["train/return"] for row in tables[0]), "no episode has ended"
+    assert len(tables[0]) == 2
+    assert any(row.get("train/return") for row in tables[0]), "no episode has ended"
     for row, other in zip(*tables, strict=True):
         clock = {"wall_time_s", "steps_per_second", "rollout_s", "update_s", "other_s"}
         assert {k: v for k, v in row.items() if k not in clock} == {k: v for k, v in other.items() if k not in clock}
@@ -284,8 +300,8 @@ def test_evaluation_in_workers_gives_the_same_scores(runs: tuple[Path, Path], tm
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--num-workers", "0"], "--num-workers 0 cannot be used; use 1 to --num-envs"),
-        (["--num-workers", "7"], "--num-workers 7 cannot be used; use 1 to --num-envs"),
+        (["--num-workers", "0"], "--num-workers 0 cannot be used; use 1 to "),
+        (["--num-workers", "7"], "--num-workers 7 cannot be used; use 1 to "),
         (["--num-workers", "2", "--sim-backend", "physx_cuda"], "--sim-backend physx_cuda: on a GPU one process"),
         (["--num-workers", "2", "--env-id", "PickCube-v1"], "for the robot tasks of `mikasa list`, and PickCube-v1"),
         (["--num-workers", "2", "--env-id", "MemoryLength-v0"], "for the robot tasks of `mikasa list`, and MemoryLen"),

@@ -221,12 +221,20 @@ def test_letters_are_high_enough_to_read() -> None:
 
 def test_long_lines_are_broken_and_nothing_is_lost() -> None:
     colors = " ".join(COLORS)
-    wide, narrow = (np.full((512, width, 3), GREY, dtype=np.uint8) for width in (512, 128))
+    wide, narrow = (np.full((512, width, 3), GREY, dtype=np.uint8) for width in (1200, 128))
     one = write_lines(wide, [colors], "top")
     assert write_lines(narrow, [colors], "top") > 2.5 * one
     ink = [int((picture[..., 0] > 200).sum()) for picture in (wide, narrow)]
     assert ink[0] == pytest.approx(ink[1], rel=0.05), "as many letters"
     assert not (narrow[:, -2:, 0] > 200).any(), "none beyond the edge"
+
+
+def test_text_leaves_the_robot_in_sight() -> None:
+    """It stands in the middle of the image; a block of text stays at the left of it."""
+    for size in (512, 1024):
+        picture = np.full((size, size, 3), GREY, dtype=np.uint8)
+        write_lines(picture, [f"target colours: {', '.join(COLORS)}", "outcome: success"], "top")
+        assert np.nonzero((picture != GREY).any(axis=(0, 2)))[0].max() < 0.4 * size
 
 
 def test_text_that_does_not_fit_ends_at_the_edge() -> None:

@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.sim.render import FIX, ending, rendering_problem
 
 from .extras import TRAIN_MODULES
+from .progress import say
 
 __all__ = ["Check", "examine", "main"]
 
@@ -33,6 +34,8 @@ ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share
 """Where the Vulkan loader looks for drivers, besides the user's own folders."""
 STATE_MODE = "state mode"
 GPU_LIBRARY = "PhysX GPU library"
+WIDTH = 17
+"""Of the column of names."""
 _TIMEOUT = 300.0
 
 _FACTS = """
@@ -46,7 +49,7 @@ facts["physx"] = sapien.physx.version()
 from mikasa_robo.assets.low_poly import cache_dir
 from mikasa_robo.sim.stepping import default_threads, native_step
 facts |= {"cores": default_threads(), "threads_help": native_step() is not None, "cache": str(cache_dir())}
-print(json.dumps(facts))
+print(json.dumps(facts), flush=True)
 """
 
 _STEP = """
@@ -77,7 +80,7 @@ class Check:
 @dataclass
 class Options:
     """Show what this machine has, and for each thing that is missing the one line that fixes it. The exit code is 0 if
-    state observations work, else 1."""
+    state observations work, else 1. Drawing comes last, because it takes longest."""
 
     json: bool = False
     """Print JSON instead of lines."""
@@ -86,32 +89,38 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` and return its exit code."""
     options = tyro.cli(Options, args=argv, prog="mikasa doctor")
-    checks = examine()
+    checks = []
+    for check in examine():
+        checks.append(check)
+        if not options.json:
+            print(f"{'ok' if check.ok else '--'}  {check.name.ljust(WIDTH)}  {check.found}", flush=True)
+            if check.fix is not None:
+                print(f"    {''.ljust(WIDTH)}  -> {check.fix}", flush=True)
     works = next(check.ok for check in checks if check.name == STATE_MODE)
     if options.json:
         print(json.dumps({"works": works, "checks": [dataclasses.asdict(check) for check in checks]}, indent=2))
     else:
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            print(f"{'ok' if check.ok else '--'}  {check.name.ljust(width)}  {check.found}")
-            if check.fix is not None:
-                print(f"    {''.ljust(width)}  -> {check.fix}")
         print("\nState mode works." if works else "\nState mode does NOT work.")
     return 0 if works else 1
 
 
-def examine() -> list[Check]:
-    """Check everything, each thing after those that it needs."""
-    problem, said = _run(_FACTS)
-    facts: dict[str, Any] = json.loads(said.splitlines()[-1]) if problem is None else {}
-    checks = [_python(), _packages(), _train_extra(), *_hardware(facts, problem)]
-    checks += [_vulkan_drivers(os.environ), _rendering("cpu"), *_caches(facts)]
+def examine() -> Iterator[Check]:
+    """Check everything, each thing after those that it needs, and yield each result at once."""
+    yield from (_python(), _packages(), _train_extra())
+    say("loading torch and SAPIEN, and stepping a task")
+    env_id = next(iter(CATALOG))
+    problem, said = _run(_FACTS + _STEP, env_id, "physx_cpu")  # one process, since loading takes longest
+    facts: dict[str, Any] = next((json.loads(line) for line in said.splitlines() if line.startswith("{")), {})
+    hardware = _hardware(facts, problem)
+    yield from (*hardware, *_caches(facts), _stepping_result(STATE_MODE, env_id, "physx_cpu", problem))
+    if facts.get("cuda") and any(check.ok for check in hardware if check.name == GPU_LIBRARY):
+        say("stepping a task on the GPU")
+        yield _stepping("state mode on GPU", "physx_cuda")  # without the library, SAPIEN would download it
+    yield _vulkan_drivers(os.environ)
+    say("drawing")
+    yield _rendering("cpu")
     if facts.get("cuda"):
-        checks.append(_rendering("cuda"))
-        if any(check.ok for check in checks if check.name == GPU_LIBRARY):
-            checks.append(_stepping("state mode on GPU", "physx_cuda"))  # without the library, SAPIEN would download it
-    checks.append(_stepping(STATE_MODE, "physx_cpu"))
-    return checks
+        yield _rendering("cuda")
 
 
 def _run(code: str, *args: str) -> tuple[str | None, str]:
@@ -164,7 +173,7 @@ def _train_extra() -> Check:
 
 
 def _hardware(facts: Mapping[str, Any], problem: str | None) -> list[Check]:
-    if problem is not None:
+    if not facts:
         why = f"torch and SAPIEN cannot be loaded: {problem}"
         fix = f"{sys.executable} -m pip install --force-reinstall torch sapien mani-skill"
         return [Check("torch and SAPIEN", False, why, fix)]
@@ -260,6 +269,10 @@ def _writable(name: str, folder: Path, variable: str) -> Check:
 def _stepping(name: str, sim_backend: str) -> Check:
     env_id = next(iter(CATALOG))
     problem, _ = _run(_STEP, env_id, sim_backend)
+    return _stepping_result(name, env_id, sim_backend, problem)
+
+
+def _stepping_result(name: str, env_id: str, sim_backend: str, problem: str | None) -> Check:
     if problem is None:
         return Check(name, True, f"{env_id} was made and stepped on {sim_backend}")
     fix = "bash scripts/setup.sh  # in the checkout; the lines above say what is wrong"

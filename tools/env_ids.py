@@ -26,7 +26,9 @@ def resolve_env_id(env_id: str, option: str = "--env-id") -> str:
         name = import_env_id(env_id)
     except EnvIdError as error:
         raise OptionError(f"{option} {error}") from error
-    if name not in CATALOG:
+    import mikasa_base
+
+    if name not in CATALOG and name not in mikasa_base.VARIANTS:
         from mikasa_robo.baselines.arguments import ArgumentError
         from mikasa_robo.baselines.environments import check_env_id
 

@@ -28,6 +28,7 @@ from mikasa_robo.env_ids import EnvIdError
 from .env_ids import OptionError
 from .extras import require_modules
 from .output import require_new_file
+from .progress import say
 from .report import EVALUATION_FORMAT, METRICS
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
@@ -171,9 +172,12 @@ def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
         columns = [figures(result, metric) for result in results]
         values = [sum(column) / len(column) for column in columns] if len(columns) > 1 else columns[0]
         kind, low, high = "bootstrap", None, None
-        if len(columns) == 1 and metric.startswith("success"):
-            # A bootstrap of a hundred successes would give an interval without width.
-            kind, (low, high) = "Wilson", wilson_interval(round(sum(values)), len(values))
+        if metric.startswith("success") and (len(columns) == 1 or len(set(values)) == 1):
+            # A bootstrap of a hundred successes, or of runs that are equal, would give an interval without width.
+            episodes = [success for column in columns for success in column]
+            kind, (low, high) = "Wilson", wilson_interval(round(sum(episodes)), len(episodes))
+        elif len(set(values)) == 1:
+            kind = "none"  # all are equal
         elif (estimate := bootstrap_interval(values)) is not None:
             low, high = estimate.low, estimate.high
         summary[metric] = {
@@ -219,6 +223,7 @@ def evaluate_checkpoints(
     trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
     if args.sim_backend is not None:
         trained.sim_backend = args.sim_backend
+    say(f"making {min(args.num_envs, episodes)} environments of {first.env_id}")
     with contextlib.ExitStack() as stack:
         try:
             env: Any = (make_factory or env_factory)(trained)(min(args.num_envs, episodes), None)
@@ -230,6 +235,7 @@ def evaluate_checkpoints(
         device = env.unwrapped.device
         results = []
         for checkpoint in checkpoints:
+            say(f"{checkpoint.path}: playing {episodes} episodes")
             network = load_network(checkpoint.path, device)
             if problem := why_unfit(network, env):
                 raise OptionError(f"{checkpoint.path} does not fit {first.env_id} {problem}")
@@ -280,7 +286,8 @@ def describe(content: Mapping[str, Any]) -> str:
         spread = f" ± {shown['standard_error']}{unit}" if "standard_error" in shown else ""
         if "low" in shown:
             interval = f"{shown['low']} to {shown['high']}{unit}"
-            spread += f" (95 % {found['interval']} interval over {summary['over']}: {interval})"
+            over = "episodes" if found["interval"] == "Wilson" else summary["over"]
+            spread += f" (95 % {found['interval']} interval over {over}: {interval})"
         lines.append(f"{metric.replace('_', ' ')}: {shown['mean']}{unit}{spread}")
     return "\n".join(lines)
 
@@ -290,6 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     args = tyro.cli(Args, args=argv, prog="mikasa eval")
 
+    say("loading the checkpoints")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.loggers import configure_logging
 

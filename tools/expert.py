@@ -17,6 +17,7 @@ from mikasa_robo.experts.makers import PolicyName, policy_maker
 
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
+from .progress import Progress, say
 
 if TYPE_CHECKING:  # torch and the simulator are loaded once the options are known to be good
     from mikasa_robo.experts.evaluation import PolicyMaker
@@ -60,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
 
+    say("loading the simulator")
     import torch
 
     from mikasa_robo.experts.evaluation import evaluate
@@ -73,7 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     make = policy_maker(options.policy, options.k)
     kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
-    outcome = evaluate(options.env_id, make, options.episodes, options.num_envs, options.seed, **kwargs)
+    steps = CATALOG[options.env_id].horizon * -(-options.episodes // options.num_envs)
+    with Progress(steps, f"playing {options.episodes} episodes") as progress:
+        outcome = evaluate(
+            options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs
+        )
     low, high = outcome.interval()
     print(
         f"{options.env_id} {options.policy}: success {outcome.rate:.1%} (95 % interval {low:.1%} to {high:.1%}) in "

@@ -17,6 +17,7 @@ from mikasa_robo.catalog import CATALOG, CameraView
 from .cameras import camera_config
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
+from .progress import say
 
 if TYPE_CHECKING:  # the simulator is loaded once the options are known to be good
     from mikasa_robo.video import Images
@@ -72,10 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for name, (env_id, view) in chosen.items():
             path = options.out / f"{name}.webp"
+            say(f"{name}: playing and drawing {env_id}")
             image = encode(*draw(env_id, view, options.size))
             options.out.mkdir(parents=True, exist_ok=True)
             write_atomically(path, image)
-            print(f"{path}: {len(image) / 1000:.0f} kB")
+            print(f"{path}: {len(image) / 1000:.0f} kB", flush=True)
     except (OptionError, RenderingUnavailableError) as error:
         print(error, file=sys.stderr)
         return 2

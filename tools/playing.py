@@ -17,6 +17,7 @@ from mikasa_robo.baselines.arguments import read_env_kwargs
 from mikasa_robo.baselines.checkpoints import load_network
 from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task, make_training_env
 from mikasa_robo.baselines.evaluation import find_horizon
+from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.experts.evaluation import PolicyMaker
 from mikasa_robo.experts.makers import POLICY_NAMES, policy_maker
@@ -28,6 +29,7 @@ from mikasa_robo.video import Images, write_tiled_video
 
 from .checkpoint import make_policy, read_checkpoint
 from .env_ids import OptionError
+from .progress import Progress
 
 __all__ = [
     "CheckpointPlayer",
@@ -119,15 +121,15 @@ class CheckpointPlayer:
             args.sim_backend,
             read_env_kwargs(args.env_kwargs),
         )
-        self._network = load_network(path)
+        self.network = load_network(path)
 
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
         """See `PolicyPlayer`."""
         task: Any = env.unwrapped
         layout = ObservationLayout.of(task.single_observation_space)
-        expected = self._network.layout.width, self._network.action.dim
+        expected = self.network.layout.width, self.network.action.dim
         found = layout.width, task.single_action_space.shape[-1]
-        if expected != found or layout != self._network.layout:
+        if expected != found or layout != self.network.layout:
             raise UnsuitablePolicyError(
                 f"--policy {self.checkpoint.path} maps {expected[0]} numbers to {expected[1]}, and {task.spec.id} needs "
                 f"{found[0]} to {found[1]}: the policy was trained on {self.checkpoint.env_id}"
@@ -136,8 +138,14 @@ class CheckpointPlayer:
     def start(self, env: gym.Env[Any, Any]) -> Act:
         """See `PolicyPlayer`."""
         self.require_fit(env)
-        policy = make_policy(self.checkpoint, self._network.to(env.unwrapped.device))  # type: ignore[attr-defined]
+        policy = self.make_policy(env.unwrapped.device)  # type: ignore[attr-defined]
         return lambda obs, info: policy.act(obs)
+
+    def make_policy(self, device: torch.device | str = "cpu") -> Policy:
+        """The policy, as new episodes begin."""
+        policy = make_policy(self.checkpoint, self.network.to(device))
+        policy.on_episode_start()
+        return policy
 
 
 def load_player(policy: str) -> ScriptedPlayer | CheckpointPlayer:
@@ -156,7 +164,7 @@ def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mo
         RenderingUnavailableError: SAPIEN cannot draw here.
     """
     if not is_robot_task(env_id):
-        raise OptionError(f"--env-id {env_id} is not a robot task; only robot tasks can be recorded")
+        raise OptionError(f"--env-id {env_id} is not a robot task")
     try:
         return make_training_env(
             num_envs,
@@ -187,13 +195,16 @@ def play(env: Any, player: PolicyPlayer, seeds: int | Sequence[int], every: int 
     policy: list[Act] = []  # made once the environment has been reset
     totals = EpisodeTotals()
     seed = seeds if isinstance(seeds, int) else list(seeds)
-    for step in play_episodes(env, lambda obs, info: policy[0](obs, info), seed, find_horizon(env)):
-        if step.t == 0:
-            policy.append(player.start(env))
-        totals.add(step)
-        # An episode that ends between two frames gets one for its end.
-        if every and (step.t % every == 0 or bool((step.still_running != step.running).any())):
-            yield Frame(_images(env), step.running.cpu().numpy(), totals.success_once.cpu().numpy())
+    horizon = find_horizon(env)
+    with Progress(horizon, f"{'drawing' if every else 'playing'} {env.unwrapped.num_envs} episodes") as progress:
+        for step in play_episodes(env, lambda obs, info: policy[0](obs, info), seed, horizon):
+            if step.t == 0:
+                policy.append(player.start(env))
+            totals.add(step)
+            progress.to(step.t)
+            # An episode that ends between two frames gets one for its end.
+            if every and (step.t % every == 0 or bool((step.still_running != step.running).any())):
+                yield Frame(_images(env), step.running.cpu().numpy(), totals.success_once.cpu().numpy())
     if not every:
         nothing = np.zeros((env.unwrapped.num_envs, 0, 0, 3), dtype=np.uint8)
         yield Frame(nothing, step.still_running.cpu().numpy(), totals.success_once.cpu().numpy())

@@ -20,6 +20,7 @@ from mikasa_robo.experts.makers import EARLIER_NAMES, POLICY_NAMES
 from .cameras import camera_for
 from .env_ids import OptionError, resolve_env_id
 from .output import require_new_files
+from .progress import say
 
 if TYPE_CHECKING:  # torch and the simulator are loaded once the options are known to be good
     from .playing import PolicyPlayer
@@ -45,10 +46,10 @@ class Options:
     """Record videos of a policy, an MP4 for each episode. No existing file is overwritten."""
 
     env_id: str
-    """The task; module:ID imports the module first, for a task of your own."""
+    """The task, or another environment that is registered; module:ID imports the module first, for one of your own."""
     policy: str = "expert"
-    """expert, a variant of it (window, memoryless, exhaustive, posture, random), or the checkpoint file of a trained
-    policy."""
+    """expert, a variant of it (window, memoryless, exhaustive, posture), random, or the checkpoint file of a trained policy.
+    Environments that are not robot tasks take random or a checkpoint."""
     algorithm: str | None = None
     """Only needed for a checkpoint of an algorithm of your own, as module:NAME."""
     network: str | None = None
@@ -67,7 +68,8 @@ class Options:
     sim_backend: str | None = None
     """Physics backend, such as physx_cpu; by default as the policy was trained; auto for a scripted one."""
     size: int = 512
-    """Height and width of an episode's images, pixels."""
+    """Height and width of an episode's images, pixels. Environments that are not robot tasks have images of their own size,
+    which are enlarged up to this."""
     out: Path = Path("videos")
     """The folder for the videos."""
 
@@ -82,7 +84,7 @@ class Options:
 
 
 def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
-    """Make the videos, and yield a line on each. ``options.env_id`` is a bare ID, of a registered task."""
+    """Make the videos of a robot task, and yield a line on each. ``options.env_id`` is a bare ID, of a registered task."""
     from .playing import film_tiled, make_player_env
 
     batches = 1 if options.tiled else -(-options.episodes // AT_A_TIME)
@@ -93,6 +95,7 @@ def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     if options.sim_backend is not None:
         settings = dataclasses.replace(settings, sim_backend=options.sim_backend)
     arm = {} if options.arm is None else {"arm": options.arm}
+    say(f"making {n} environments of {options.env_id}")
     env = make_player_env(options.env_id, n, settings, "rgb_array", human_render_camera_configs=camera, **arm)
     with contextlib.closing(env):
         env = _with_overlays(env, options.overlay)
@@ -165,6 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
 
+    say("loading the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.files import find_policy_file
     from mikasa_robo.sim.render import RenderingUnavailableError
@@ -178,9 +182,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.policy = str(find_policy_file(Path(options.policy)))
             print(f"policy: {options.policy}")
         options = dataclasses.replace(options, env_id=_resolve(options))
-        _check_policy(options)
-        for line in record(options, load_player(options.policy)):
-            print(line)
+        robot_task = _is_robot_task(options.env_id)
+        (_check_policy if robot_task else _check_gymnasium)(options)
+        for line in (record if robot_task else _record_gymnasium)(options, load_player(options.policy)):
+            print(line, flush=True)
     except (
         OptionError,
         CheckpointError,
@@ -222,6 +227,45 @@ def _check(options: Options) -> None:
         words = " ".join(options.overlay)
         raise OptionError(f"--overlay {words}: give all, none, or some of {', '.join(OVERLAYS)}, each once")
     require_new_files(options.out, options.files())
+
+
+def _is_robot_task(env_id: str) -> bool:
+    import mikasa_base
+
+    if env_id in CATALOG or env_id in mikasa_base.VARIANTS:  # no need for ManiSkill to know
+        return env_id in CATALOG
+    from mikasa_robo.baselines.environments import is_robot_task
+
+    return is_robot_task(env_id)
+
+
+def _check_gymnasium(options: Options) -> None:
+    """Raises OptionError for an option that is for robot tasks only."""
+    env_id = options.env_id
+    if options.policy in POLICY_NAMES and options.policy != "random":
+        raise OptionError(
+            f"--policy {options.policy}: {env_id} is not a robot task and has no expert; use random, or a checkpoint"
+        )
+    for name in ("arm", "sim_backend"):
+        if (value := getattr(options, name)) is not None:
+            raise OptionError(f"--{name.replace('_', '-')} {value} is for robot tasks; leave it out for {env_id}")
+    for overlay in options.overlay:
+        if overlay not in ("all", "none", *ANY_TASK):
+            raise OptionError(
+                f"--overlay {overlay} is for MIKASA's robot tasks; for {env_id} use {', '.join(ANY_TASK)} or none"
+            )
+
+
+def _record_gymnasium(options: Options, player: Any) -> Iterator[str]:
+    """`record` for other environments."""
+    from . import record_gymnasium
+
+    overlay = ANY_TASK if "all" in options.overlay else options.overlay
+    actor = record_gymnasium.RandomActor() if options.policy == "random" else record_gymnasium.CheckpointActor(player)
+    seeds = [options.seed + k for k in range(options.episodes)]
+    return record_gymnasium.record(
+        options.env_id, actor, seeds, options.files(), size=options.size, overlay=overlay, tiled=options.tiled
+    )
 
 
 def _check_policy(options: Options) -> None:

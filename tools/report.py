@@ -22,12 +22,15 @@ import numpy as np
 import tyro
 
 from mikasa_robo.env_ids import EnvIdError, split_env_id
+from mikasa_robo.statistics import wilson_interval
 
 from .env_ids import OptionError
 from .extras import require_modules
+from .html import to_html
 from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
 from .output import require_folder, require_new_files
 from .plot import read_column, read_progress
+from .progress import say
 
 __all__ = [
     "EVALUATION_FORMAT",
@@ -45,6 +48,8 @@ EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
 METRICS = ("success_once", "success_at_end", "return", "length")
 """Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
+WILSON_MARK = "†"
+"""Follows an interval that is not a bootstrap over runs."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
 PER_RUN_ARGS = ("seed", "run_dir", "resume", "torch_threads")
@@ -62,7 +67,7 @@ class Args:
     env_id: tuple[str, ...] = ()
     """Only runs of these tasks; by default of all. module:ID means the same as ID here."""
     out: Path = Path("report")
-    """The folder for report.md, runs.csv and curves-*.png, none of which may exist."""
+    """The folder for report.md, the same as one file report.html, runs.csv and curves-*.png, none of which may exist."""
 
 
 @dataclass(frozen=True)
@@ -350,6 +355,23 @@ def _interval(estimate: Estimate | None, metric: str) -> str:
     return "-" if estimate is None else f"{show(estimate.low)} to {show(estimate.high)}"
 
 
+def _interval_over_runs(runs: Sequence[Run], metric: str) -> str:
+    """The 95 % interval of the mean over runs, "-" where there is none.
+
+    Where all runs are equal, a bootstrap over them has no width. Then the interval of a success rate is Wilson's over all
+    their episodes, with `WILSON_MARK`, and others have none.
+    """
+    values = [run.scores[metric] for run in runs]
+    if len(runs) < 2 or any(map(math.isnan, values)):
+        return "-"
+    if len(set(values)) > 1:
+        return _interval(bootstrap_interval(values), metric)
+    if not metric.startswith("success"):
+        return "-"
+    episodes = sum(run.episodes for run in runs)
+    return _interval(Estimate(values[0], *wilson_interval(round(values[0] * episodes), episodes)), metric) + WILSON_MARK
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> list[str]:
     rule = "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
     return ["| " + " | ".join(header) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows), ""]
@@ -364,8 +386,6 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     rows = []
     for (env_id, algorithm), runs in groups.items():
         column = {metric: [run.scores[metric] for run in runs] for metric in METRICS}
-        succeeds = not any(map(math.isnan, column["success_once"]))
-        first = "success_once" if succeeds else "return"
         times = [run.wall_time for run in runs if run.wall_time is not None]
         rows.append(
             (
@@ -375,13 +395,22 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
                 _span([run.episodes for run in runs]),
                 _span([run.steps for run in runs]),
                 _mean_and_error(column["success_once"], "success_once"),
-                _interval(bootstrap_interval(column[first]), first) + ("" if succeeds else " (return)"),
-                *(_mean_and_error(column[metric], metric) for metric in METRICS[1:]),
+                _interval_over_runs(runs, "success_once"),
+                _mean_and_error(column["success_at_end"], "success_at_end"),
+                _mean_and_error(column["return"], "return"),
+                _interval_over_runs(runs, "return"),
+                _mean_and_error(column["length"], "length"),
                 f"{sum(times) / len(times):,.0f} s" if times else "-",
             )
         )
     header = ("Task", "Algorithm", "Runs", "Episodes", "Env steps", "Success", "95 % interval", "Success at the end")
-    return _table((*header, "Return", "Length", "Wall time"), rows, 2)
+    lines = _table((*header, "Return", "95 % interval", "Length", "Wall time"), rows, 2)
+    if any(WILSON_MARK in cell for row in rows for cell in row):
+        lines += [
+            f"{WILSON_MARK} All runs have the same success; the interval is Wilson's over all their episodes.",
+            "",
+        ]
+    return lines
 
 
 def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
@@ -411,7 +440,7 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 
 
 def write_report(collection: Collection, out: Path) -> Path:
-    """Write report.md, runs.csv and the curves into ``out``; return the path of report.md.
+    """Write report.md, report.html, runs.csv and the curves into ``out``; return the path of report.md.
 
     Raises:
         OptionError: ``out`` cannot be used, or one of the files exists. Nothing has been written.
@@ -419,9 +448,9 @@ def write_report(collection: Collection, out: Path) -> Path:
     """
     training, evaluations = collection.groups("training"), collection.groups("eval")
     plots = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
-    report, table = out / "report.md", out / "runs.csv"
-    require_new_files(out, (report, table, *plots.values()))
-    require_modules("report", "rliable", "matplotlib")
+    report, page, table = out / "report.md", out / "report.html", out / "runs.csv"
+    require_new_files(out, (report, page, table, *plots.values()))
+    require_modules("report", "rliable", "matplotlib", "markdown")
     lines = [
         "# Report",
         "",
@@ -456,8 +485,10 @@ def write_report(collection: Collection, out: Path) -> Path:
             (r.path, r.source, r.env_id, r.algorithm, r.seed, r.steps, r.wall_time, r.episodes, *r.scores.values())
             for r in collection.runs
         )
-    with report.open("x") as file:
-        file.write("\n".join(lines))
+    text = "\n".join(lines)
+    for path, content in ((report, text), (page, to_html(text, out))):
+        with path.open("x") as file:
+            file.write(content)
     return report
 
 
@@ -472,12 +503,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         collection = collect(args.paths)
         if args.env_id:
             collection.keep(args.env_id)
+        say(f"{len(collection.runs)} runs found; computing intervals")
         report = write_report(collection, args.out)
     except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(report.read_text())
-    print(f"written: {report}")
+    print(f"written: {report}, {report.with_suffix('.html').name}")
     return 0 if collection.runs else 1
 
 

@@ -17,11 +17,13 @@ that was stopped.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
 import math
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +198,7 @@ def sweep(
         raise SweepError(str(error)) from error
     require_modules("distributed", "ray")
     (out / "logs").mkdir(parents=True, exist_ok=True)
+    show("starting Ray ...")
     with _ray(address, num_cpus) as ray:
         _require_cores(ray, plan)
         work = ray.remote(max_retries=0)(_task())
@@ -314,6 +317,11 @@ def _task() -> Callable[[list[str], str, str], int]:
 @contextlib.contextmanager
 def _ray(address: str | None, num_cpus: int | None) -> Iterator[Any]:
     """Ray for a block: started here, without dashboard and usage statistics, or the one that this process already has."""
+    with _own_token() if address is None else contextlib.nullcontext():
+        yield from _started_ray(address, num_cpus)
+
+
+def _started_ray(address: str | None, num_cpus: int | None) -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Let a run see the GPUs of its machine although Ray reserves none for it, as later versions of Ray do by default.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -322,21 +330,64 @@ def _ray(address: str | None, num_cpus: int | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    _read_authentication_again()
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address is None:
-        ray.init(
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE,
-            _node_ip_address="127.0.0.1",
-            **common,
-        )
+        ray.init(num_cpus=num_cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **common)
+        _require_authentication(ray)
     else:
         ray.init(address=address, **common)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_token() -> Iterator[None]:
+    """Lets a Ray that is started inside refuse everybody but its own processes, which inherit the environment.
+
+    Ray listens on all interfaces, whatever address it is given, and runs what it is sent. The token is in no file.
+    """
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@functools.cache
+def _token() -> str:
+    """256 random bits, the same for all sweeps of this process."""
+    return secrets.token_hex(32)
+
+
+def _read_authentication_again() -> None:
+    """Makes a Ray that was imported before the environment changed notice it."""
+    with contextlib.suppress(ImportError):  # an older Ray has none of this
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _require_authentication(ray: Any) -> None:
+    """Raises SweepError if the Ray of this process answers strangers."""
+    try:
+        from ray._private.authentication.authentication_utils import is_token_auth_enabled
+    except ImportError:
+        enabled = False
+    else:
+        enabled = is_token_auth_enabled()
+    if not enabled:
+        ray.shutdown()
+        raise SweepError(f"Ray {ray.__version__} would run what anyone on the network sends it; install ray >= 2.52")
 
 
 def _last_score(rows: Sequence[dict[str, str]]) -> str:
@@ -348,6 +399,14 @@ def _last_score(rows: Sequence[dict[str, str]]) -> str:
     return "-"
 
 
+def _final_score(folder: Path) -> str:
+    """That of a finished run: the one of its final evaluation, as in `mikasa report`."""
+    final = json.loads((folder / "final_eval.json").read_text())["final"]
+    if "success_once" in final:
+        return f"success {final['success_once']:.1%}"
+    return f"return {final['return']:.2f}"
+
+
 def table(runs: Sequence[Progress]) -> str:
     """The state of every run, as lines of text."""
     rows = [("run", "state", "attempts", "step", "score", "")]
@@ -357,6 +416,9 @@ def table(runs: Sequence[Progress]) -> str:
             lines = read_progress(progress.folder)
             step = f"{float(lines[-1]['step']):,.0f}"
             score = _last_score(lines)
+        if progress.state == "finished":
+            with contextlib.suppress(ValueError, KeyError, OSError, TypeError):
+                score = _final_score(progress.folder)
         rows.append((progress.run.name, progress.state, str(progress.attempts), step, score, progress.note))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines_out = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]

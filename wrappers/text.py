@@ -17,6 +17,10 @@ LINES_PER_IMAGE = 27
 """Number of lines that fill an image: at 512 pixels a line is 19 pixels high, its letters 14."""
 SMALLEST_FONT = 10
 """Pixels; smaller letters are unreadable."""
+COLUMN = 0.4
+"""Width of a block of text, as a part of the image's: the robot is in the middle, and has to stay in sight."""
+SMALLEST_COLUMN = 200
+"""Pixels; in a narrower block the text would break into too many lines."""
 SHADE = 0.3
 """Factor that darkens the image behind the text."""
 
@@ -37,7 +41,8 @@ def write_lines(picture: NDArray[np.uint8], lines: Sequence[str], place: Place, 
     pitch = max(height // LINES_PER_IMAGE, round(SMALLEST_FONT * 1.3))
     size, margin = round(pitch / 1.3), max(2, pitch // 4)
     font = _font(size)
-    broken = [part for line in lines for part in _broken(line, font, width - 2 * margin)]
+    column = min(width, max(round(COLUMN * width), SMALLEST_COLUMN))
+    broken = [part for line in lines for part in _broken(line, font, column - 2 * margin)]
     if not broken:
         return start
     end = min(height, start + pitch * len(broken) + margin)

@@ -43,10 +43,9 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     visible flag and, where visible, its pose, then the task's own (with the oracle: for learning without memory);
     ``objects`` float32 (N, K (8 + C)): what a perfect perception system would report at this instant, for each object a
     visible flag, its pose and what it is (`object_features`), zeros where it cannot be seen; comes with ``joints``;
-    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose;
-    ``oracle`` and ``prompt`` float32 (N, d); a task's prompt is in every mode;
-    ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16 (N, 128, 128, 2) in mm, ``segmentation`` int16 (N, 128, 128, 2): the
-    base camera's channels, then the hand camera's.
+    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``oracle`` and ``prompt`` float32 (N, d),
+    a task's prompt in every mode; ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16 (N, 128, 128, 2) in mm,
+    ``segmentation`` int16 (N, 128, 128, 2): the base camera's channels, then the hand camera's.
     Action: float32 (N, A) in [-1, 1] of the chosen controller, 8-D for ``pd_joint_delta_pos``.
     Reward: (N,) float32, ``normalized_dense`` in [0, 1] by default. ``info["reward_terms"]``: every weighted term.
     Termination: success or failure; truncation at ``horizon`` by `mikasa_robo.utils.wrappers.time_limit`.
@@ -61,6 +60,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
             exactly at success.
         robot_uids: "panda_wristcam" or "panda"; a task of your own may have others in SUPPORTED_ROBOTS.
         robot_init_qpos_noise: standard deviation of the arm joints at the start, rad.
+        obs_layout: "flat", as above; "maniskill": what ManiSkill's wrappers read, see `observations.nested_observation`.
         robot_visuals: as in `BatchedSimMixin`, but "auto" by default: low-poly where the CPU renders observations.
         **kwargs: those of `BatchedSimMixin` and ManiSkill, with their defaults (``num_envs``, ``obs_mode``, …).
 
@@ -83,6 +83,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         robot_visuals: RobotVisuals = "auto",
         reward_mode: str = "normalized_dense",
         obs_mode: str | None = "state",
+        obs_layout: Literal["flat", "maniskill"] = "flat",
         **kwargs: Any,
     ) -> None:
         self.require_hooks()
@@ -95,7 +96,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
         if not isinstance(robot_uids, type):
             one_of("robot_uids", robot_uids, self.SUPPORTED_ROBOTS)
-        self._modes = observations.parse_modes(obs_mode)
+        self._modes = observations.parse_modes(obs_mode, obs_layout)
         self._task_state: TaskState | None = None
         self._hold: ArmHold | None = None
         super().__init__(
@@ -238,7 +239,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
             ValueError: a name is not known, the mode needs a renderer and the environment was made without one, or
                 nothing would be observed. The environment is then as it was.
         """
-        modes = observations.parse_modes(obs_mode)
+        modes = observations.parse_modes(obs_mode, self._modes.layout)
         if modes.needs_renderer and not self.scene.can_render():
             raise ValueError(
                 f"obs_mode={obs_mode!r} needs images, but the environment was made without a renderer: give "
@@ -256,15 +257,14 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
         """The current observation in the chosen mode. Writes nothing."""
-        if not self._modes.flat_dict:
+        if not self._modes.joined:
             return super().get_obs(info, unflattened)
         self._require_open()
         info = self.get_info() if info is None else info
-        return observations.flat_observation(self, self._modes, info, self._read_sim(self._elapsed_steps))
+        return observations.observation(self, self._modes, info, self._read_sim(self._elapsed_steps))
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
-        data = self._read_sim(self._elapsed_steps)
-        state = self.obs_mode_struct.use_state
+        data, state = self._read_sim(self._elapsed_steps), self.obs_mode_struct.use_state
         return observations.state_extra(self, info, data) if state else observations.always_observed(info, data)
 
     # ------------------------------------------------------------------ saving and restoring

@@ -11,6 +11,7 @@ from mani_skill.agents.base_agent import BaseAgent
 from mani_skill.utils import common
 from torch import Tensor
 
+from mikasa_robo.checks import one_of
 from mikasa_robo.deprecation import renamed_attributes
 
 from .phases import PHASES
@@ -21,6 +22,8 @@ MODES = ("state", "objects", "joints", "oracle", "prompt", *VISUAL)
 """What an observation can be made of, in the order in which it is returned."""
 MANISKILL_MODES = ("none", "state_dict", "sensor_data", "pointcloud")
 """ManiSkill's own modes. They cannot be joined, and ManiSkill builds the observation."""
+LAYOUTS = ("flat", "maniskill")
+"""How the parts of an observation are arranged."""
 
 
 @renamed_attributes({"pictures": "images"})
@@ -31,15 +34,22 @@ class ObservationModes:
     Args:
         parts: some of `MODES`, in their order; empty for one of ManiSkill's own modes.
         maniskill: the mode that ManiSkill runs in.
+        layout: one of `LAYOUTS`.
     """
 
     parts: tuple[str, ...]
     maniskill: str
+    layout: str = "flat"
+
+    @property
+    def joined(self) -> bool:
+        """Whether an observation is a dict of the parts; "state" alone and ManiSkill's own modes are not."""
+        return self.parts not in ((), ("state",))
 
     @property
     def flat_dict(self) -> bool:
-        """Whether an observation is a flat dict of tensors; "state" alone and ManiSkill's own modes are not."""
-        return self.parts not in ((), ("state",))
+        """Whether an observation is a flat dict of tensors."""
+        return self.joined and self.layout == "flat"
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -52,16 +62,22 @@ class ObservationModes:
         return bool(self.images) or self.maniskill in ("sensor_data", "pointcloud")
 
 
-def parse_modes(obs_mode: str | None) -> ObservationModes:
+def parse_modes(obs_mode: str | None, layout: str = "flat") -> ObservationModes:
     """Splits ``obs_mode``, such as "rgb+joints"; None is "state".
 
+    Args:
+        obs_mode: as in ``gymnasium.make``.
+        layout: ``obs_layout`` of ``gymnasium.make``, one of `LAYOUTS`.
+
     Raises:
-        ValueError: a name is not known; the message lists those that are.
+        ValueError: a name is not known; the message lists those that are. Or the layout is ManiSkill's, and the modes do
+            not include the robot's joints, which ManiSkill always observes.
     """
+    one_of("obs_layout", layout, LAYOUTS)
     if obs_mode is None:
         obs_mode = "state"
     if obs_mode in MANISKILL_MODES:
-        return ObservationModes((), obs_mode)
+        return ObservationModes((), obs_mode, layout)
     asked = [name.strip() for name in obs_mode.split("+")] if isinstance(obs_mode, str) else [repr(obs_mode)]
     unknown = [name for name in asked if name not in MODES]
     if unknown:
@@ -72,8 +88,13 @@ def parse_modes(obs_mode: str | None) -> ObservationModes:
     if "objects" in asked:
         asked.append("joints")
     parts = tuple(name for name in MODES if name in asked)
+    if layout == "maniskill" and not {"state", "joints"} & set(parts):
+        raise ValueError(
+            f"obs_mode={obs_mode!r} with obs_layout='maniskill': this layout always has the robot's joints; use "
+            f"obs_mode='{obs_mode}+joints'"
+        )
     visual = [name for name in parts if name in VISUAL]
-    return ObservationModes(parts, "state" if parts == ("state",) else "+".join(visual) or "state_dict")
+    return ObservationModes(parts, "state" if parts == ("state",) else "+".join(visual) or "state_dict", layout)
 
 
 class ObservedTask(Protocol):
@@ -103,6 +124,9 @@ class ObservedTask(Protocol):
     def _get_obs_agent(self) -> dict[str, Any]: ...
 
     def _get_obs_sensor_data(self) -> dict[str, dict[str, Tensor]]: ...
+
+    def get_sensor_params(self) -> dict[str, dict[str, Tensor]]:
+        """ManiSkill's parameters of each camera."""
 
 
 def always_observed(info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
@@ -148,10 +172,8 @@ def object_view(visible: Tensor, poses: Tensor, features: Tensor) -> Tensor:
     return torch.where(visible[..., None], told, torch.zeros_like(told)).flatten(1)
 
 
-def flat_observation(
-    task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any], data: StepData
-) -> dict[str, Tensor]:
-    """The observation now as a flat dict, see `MemoryEnv`; only the parts that were asked for are computed.
+def observation(task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any], data: StepData) -> dict[str, Any]:
+    """The observation now, in the layout of ``modes``; only the parts that were asked for are computed.
 
     Args:
         task: the environment.
@@ -162,6 +184,19 @@ def flat_observation(
     Raises:
         ValueError: there would be nothing to observe.
     """
+    vectors = _vectors(task, modes, info, data)
+    if modes.layout == "maniskill":
+        return nested_observation(task, modes, vectors, data)
+    if modes.images:
+        cameras = task._get_obs_sensor_data().values()
+        vectors |= {name: torch.cat([textures[name] for textures in cameras], dim=-1) for name in modes.images}
+    if not vectors:
+        raise ValueError("obs_mode='prompt': this task has no prompt, so there would be nothing to observe")
+    return vectors
+
+
+def _vectors(task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
+    """The parts that are not images, (N, …) float32 each."""
     obs: dict[str, Tensor] = {}
     if "state" in modes.parts:
         nested = {"agent": task._get_obs_agent(), "extra": state_extra(task, info, data)}
@@ -176,9 +211,43 @@ def flat_observation(
         obs["oracle"] = info["oracle_info"].to(torch.float32)
     if "prompt" in info:
         obs["prompt"] = info["prompt"]
+    return obs
+
+
+def nested_observation(
+    task: ObservedTask, modes: ObservationModes, vectors: dict[str, Tensor], data: StepData
+) -> dict[str, Any]:
+    """The observation now with ManiSkill's keys, for wrappers such as its ``FlattenRGBDObservationWrapper``.
+
+    It holds the same as the flat observation, and beside images the parameters of their cameras. A hidden object does not
+    show in it.
+
+    Args:
+        task: the environment.
+        modes: the parts, among them "joints" or "state".
+        vectors: the parts that are not images.
+        data: the simulation at this moment.
+
+    Returns:
+        ``agent`` with ``qpos`` (N, 9) and ``qvel`` (N, 9), and ``extra`` with ``tcp_pose`` (N, 7), for "joints". ``state``
+        (N, D) for "state". ``extra`` also has ``objects``, ``oracle`` and ``prompt``, where the flat observation has them.
+        With images ``sensor_param[camera]`` and ``sensor_data[camera]["rgb"]`` (N, H, W, 3), and so on.
+    """
+    obs: dict[str, Any] = {}
+    extra: dict[str, Tensor] = {}
+    if "joints" in vectors:
+        robot = task.agent.robot
+        obs["agent"] = {"qpos": robot.get_qpos(), "qvel": robot.get_qvel()}
+        extra["tcp_pose"] = data.tcp
+    extra |= {name: vectors[name] for name in ("objects", "oracle", "prompt") if name in vectors}
+    if extra:
+        obs["extra"] = extra
+    if "state" in vectors:
+        obs["state"] = vectors["state"]
     if modes.images:
-        cameras = task._get_obs_sensor_data().values()
-        obs |= {name: torch.cat([textures[name] for textures in cameras], dim=-1) for name in modes.images}
-    if not obs:
-        raise ValueError("obs_mode='prompt': this task has no prompt, so there would be nothing to observe")
+        obs["sensor_param"] = task.get_sensor_params()
+        obs["sensor_data"] = {
+            camera: {name: textures[name] for name in modes.images}
+            for camera, textures in task._get_obs_sensor_data().items()
+        }
     return obs

@@ -68,7 +68,7 @@ def override_scales(declared: Mapping[str, float], override: Mapping[str, float]
         override: new weights of some terms, from 0 to `LARGEST_SCALE`; None: no change.
 
     Raises:
-        ValueError: ``override`` is no mapping, names an unknown term, or holds anything but such numbers; or no term is
+        ValueError: ``override`` is not a mapping, names an unknown term, or holds anything but such numbers; or no term is
             left with a weight of at least `SMALLEST_SCALE`.
     """
     if override is None:
@@ -79,7 +79,7 @@ def override_scales(declared: Mapping[str, float], override: Mapping[str, float]
     unknown = [name for name in override if name not in declared]
     if unknown:
         raise ValueError(
-            f"reward_scales: {', '.join(map(repr, unknown))} is no term of this task's reward; use any of {known}"
+            f"reward_scales: {', '.join(map(repr, unknown))} is not a term of this task's reward; use any of {known}"
         )
     try:
         given = {name: number(f"reward_scales[{name!r}]", v, 0, LARGEST_SCALE) for name, v in override.items()}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mikasa_robo.sim.call_arguments import RESET_OPTIONS, checked_options
 from mikasa_robo.sim.env import BatchedSimMixin
 
 from .pcg import BatchedPCG64
@@ -53,6 +54,10 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[tuple[int, int]]:
 class SeededEnv(BatchedSimMixin):
     """An environment whose episodes depend on its seed alone, not on ``num_envs`` or on the other environments."""
 
+    must_reset = True
+    reset_options: ClassVar[tuple[str, ...]] = RESET_OPTIONS
+    """The names that ``reset(options=…)`` knows; a task that reads more adds them to its own tuple."""
+
     @functools.cached_property
     def _generators(self) -> BatchedPCG64:
         return BatchedPCG64(self.num_envs, self.device)
@@ -69,8 +74,12 @@ class SeededEnv(BatchedSimMixin):
 
         Returns:
             the observation and the info of all N environments.
+
+        Raises:
+            TypeError: ``options`` is no dict, or a seed or an environment is not a whole number.
+            ValueError: an option or an environment is not known, or a seed is negative. Nothing has changed.
         """
-        options, outer = dict(options or {}), None
+        options, outer = checked_options(options, self.reset_options), None
         if "env_idx" in options:
             options["env_idx"] = self._checked_env_idx(options["env_idx"])
         if seed is not None:
@@ -80,6 +89,10 @@ class SeededEnv(BatchedSimMixin):
             # no task uses ManiSkill's own generators; reseeding some of them would change every environment
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
         return super().reset(seed=outer, options=options)
+
+    def _clear_sim_state(self) -> None:
+        # what was simulated before must not show in the new episodes
+        self._clear_sim_history()
 
     def _draw(self, env_idx: Tensor, columns: int) -> Uniforms:
         """The next ``columns`` uniform numbers of the environments ``env_idx`` (b,)."""

@@ -48,7 +48,13 @@ class Outcome:
 
 @torch.no_grad()
 def evaluate(
-    env_id: str, make_policy: PolicyMaker, episodes: int = 100, num_envs: int = 64, seed: int = 0, **kwargs: Any
+    env_id: str,
+    make_policy: PolicyMaker,
+    episodes: int = 100,
+    num_envs: int = 64,
+    seed: int = 0,
+    on_step: Callable[[], None] | None = None,
+    **kwargs: Any,
 ) -> Outcome:
     """Run a policy in batches of episodes, each until its success, its failure or its end.
 
@@ -58,6 +64,7 @@ def evaluate(
         episodes: number of episodes, rounded up to whole batches of ``num_envs``.
         num_envs: episodes at a time.
         seed: batch j has the seed ``seed + j``.
+        on_step: called after each control step of a batch.
         **kwargs: arguments of the task, such as ``arm="held"``.
     """
     num_envs = min(num_envs, episodes)
@@ -71,6 +78,8 @@ def evaluate(
             if step.t == 0:
                 policy.reset()
             totals.add(step)
+            if on_step is not None:
+                on_step()
         total += num_envs
         successes += int(totals.success_once.sum())
         failures += int((totals.fail_once & ~totals.success_once).sum())

@@ -70,9 +70,14 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
         ValueError: an environment is named twice, or the number of bools is not N.
         IndexError: an environment that is not there.
     """
-    index = torch.as_tensor(env_idx).reshape(-1)
+    try:
+        index = torch.as_tensor(env_idx).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"env_idx={env_idx!r}: name environments by whole numbers, or by one bool for each") from None
     if len(index) and (index.is_floating_point() or index.is_complex()):
-        raise TypeError(f"env_idx is {index.dtype}: name environments by whole numbers, or by one bool for each")
+        raise TypeError(
+            f"env_idx={env_idx!r} is {index.dtype}: name environments by whole numbers, or by one bool for each"
+        )
     if index.dtype == torch.bool:
         if len(index) != num_envs:
             raise ValueError(f"env_idx has {len(index)} bools for {num_envs} environments: give one for each")

@@ -276,6 +276,12 @@ class Buffers:
             self.body_data.numpy()[wanted, 7:] = velocities
             self.applied_bodies.numpy()[wanted, 7:] = velocities
 
+    def stop(self, rows: np.ndarray, articulations: np.ndarray) -> None:
+        """Writes zero to the velocities of bodies and links (``rows``, bool) and of joints (``articulations``, bool)."""
+        self.velocities_pending[rows] = False
+        self.body_data.numpy()[rows, 7:] = 0
+        self.q[QVEL].numpy()[articulations] = 0
+
     def read_velocities_at_once(self) -> None:
         """Ends the delay: from now on every fetch of velocities is carried out when it is asked for."""
         self._velocities_at_once = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,12 @@ class ContactReader:
 
     Args:
         layout: which body is in which scene.
+        systems: the PhysX system of each scene; another one may take its place in this list.
         strictness: told when the answer of a query is read.
     """
 
-    def __init__(self, layout: RowLayout, strictness: Strictness) -> None:
-        self._layout, self._strictness = layout, strictness
-        self._systems = [scene.physx_system for scene in layout.scenes]
+    def __init__(self, layout: RowLayout, systems: list[physx.PhysxCpuSystem], strictness: Strictness) -> None:
+        self._layout, self._systems, self._strictness = layout, systems, strictness
         # the two bodies of a contact, in SAPIEN's order: the pairs that it counts for, with the sign of its impulse
         self._pairs: dict[_Pair, list[tuple[_Pair, int]]] = {}
         # bodies whose contacts count whatever the partner is
@@ -64,9 +64,10 @@ class ContactReader:
         self.forget()
         return ContactQuery(rows, CpuArray(self._strictness, "cuda_impulses", torch.zeros(len(pairs), 3)))
 
-    def forget(self) -> None:
-        """Called when the contacts change, or what is asked about."""
-        self._found = [None] * len(self._systems)
+    def forget(self, scenes: Iterable[int] | None = None) -> None:
+        """Called when the contacts of these scenes (None: all) change, or what is asked about."""
+        for scene in range(len(self._found)) if scenes is None else scenes:
+            self._found[scene] = None
 
     def read(self, scene: int) -> None:
         """Reads the contacts of one scene now. Right after it was stepped this is several times faster than later."""

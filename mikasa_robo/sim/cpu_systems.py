@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import sapien
 import sapien.physx as physx
 
+from .renewal import SceneRenewal
 from .stepping import ScenePool, native_step, steppers
 from .strictness import GpuApiMisuse
 
@@ -19,14 +20,17 @@ class CpuSystems:
     in between.
 
     Args:
-        scenes: the sub-scenes, each with a ``PhysxCpuSystem`` of its own.
+        scenes: the sub-scenes, each with a ``PhysxCpuSystem`` of its own. `renew` changes this list in place.
         threads: how many threads step them.
     """
 
-    def __init__(self, scenes: Sequence[sapien.Scene], threads: int) -> None:
+    def __init__(self, scenes: list[sapien.Scene], threads: int) -> None:
         self.threads = threads
-        self._scenes = list(scenes)
-        self._systems: list[physx.PhysxCpuSystem] = [scene.physx_system for scene in self._scenes]
+        self._scenes = scenes
+        self._systems: list[physx.PhysxCpuSystem] = [scene.physx_system for scene in scenes]
+        self._renewal = SceneRenewal(self._scenes, self._systems)
+        # scenes in which something was simulated since they were new
+        self._simulated = np.zeros(len(scenes), dtype=bool)
         self._offsets: dict[sapien.Scene, np.ndarray] = {}
         self._pool: ScenePool | None = None
         self._pending_substeps = 0
@@ -86,6 +90,7 @@ class CpuSystems:
     # ------------------------------------------------------------------ stepping
     def _start(self) -> None:
         self._steppers = steppers(self._systems)
+        self._simulated[:] = False
         # without the native step threads wait for Python's global lock: a second one only gets in the way
         self._pool = ScenePool(len(self._systems), self.threads if native_step() is not None else 1)
         self.threads = self._pool.threads
@@ -127,8 +132,32 @@ class CpuSystems:
             read(scene)
 
         self._pool.run(job)
+        self._simulated[:] = True
+
+    # ------------------------------------------------------------------ a new start
+    def renew(self, scenes: Iterable[int]) -> None:
+        """Moves the bodies of these scenes to new ones, in which nothing was simulated yet; see `SceneRenewal`.
+
+        Scenes in which nothing was simulated stay as they are.
+        """
+        self._finish_steps()
+        old = [scene for scene in scenes if self._simulated[scene]]
+        if not old:
+            return
+        offsets = {scene: self._offsets.pop(self._scenes[scene], None) for scene in old}
+        stayed = self._renewal.renew(old)
+        for scene, stepper in zip(old, steppers([self._systems[scene] for scene in old]), strict=True):
+            self._steppers[scene] = stepper
+            offset = offsets[scene]
+            if offset is not None:
+                self._offsets[self._scenes[scene]] = offset
+        self._simulated[old] = False
+        self._after_renewal(old, stayed)
 
     # ------------------------------------------------------------------ for subclasses
+    def _after_renewal(self, scenes: list[int], stayed: list[int]) -> None:
+        """Called when ``scenes`` are new; entities of those in ``stayed`` are no longer in them."""
+
     def _before_step(self) -> None:
         """Called when a step is asked for."""
 

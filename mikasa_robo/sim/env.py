@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium as gym
 import mani_skill.render.utils as render_utils
@@ -16,6 +16,7 @@ import sapien
 import sapien.physx as physx
 import sapien.render
 import torch
+from gymnasium.error import ResetNeeded
 from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.utils.system.backend import BackendInfo
@@ -26,11 +27,14 @@ from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
+from .call_arguments import checked_action
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
+from .draw_pool import default_processes
 from .kinematics import BatchedCpuKinematics
 from .make_arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
 from .materials import undrawn_materials
-from .render import require_rendering
+from .render import refuse_fork, require_rendering
+from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
@@ -61,6 +65,9 @@ class BatchedSimMixin(BaseEnv):
         render_backend: "auto" draws only if the observation or render mode needs images. Otherwise it is "none", which is
             faster and needs no Vulkan. All other values are ManiSkill's.
         sim_threads: threads of the batched CPU simulation; None: one for each core.
+        render_workers: processes that draw the images of observations in batched CPU simulation; 0: this process draws
+            them. None: one for each of ``sim_threads``, each with at least four environments, if that makes two or more,
+            and otherwise 0. Images are the same to the bit.
         sim_debug: raise on patterns that are undefined on a GPU; None: only if the environment variable
             MIKASA_SIM_DEBUG is set to 1.
         robot_visuals: how robots are drawn. "stock": the meshes that ManiSkill ships. "low_poly": a tenth of their
@@ -73,6 +80,13 @@ class BatchedSimMixin(BaseEnv):
 
     # a flag of its own, because there is also no scene while a reset builds a new one
     _closed = False
+    # the constructor resets, too
+    _was_reset = False
+    must_reset: ClassVar[bool] = False
+    """Whether a step before the first reset is an error. ManiSkill's own tasks allow it."""
+    # of a single environment: whether anything was simulated, and what makes its scene new
+    _simulated = False
+    _renewal: SceneRenewal | None = None
 
     def __init__(
         self,
@@ -82,6 +96,7 @@ class BatchedSimMixin(BaseEnv):
         render_backend: str | None = "auto",
         sim_threads: int | None = None,
         sim_debug: bool | None = None,
+        render_workers: int | None = None,
         robot_visuals: RobotVisuals = "stock",
         obs_mode: str | None = None,
         render_mode: str | None = None,
@@ -128,6 +143,9 @@ class BatchedSimMixin(BaseEnv):
                 )
             if not torch.cuda.is_available():
                 require_rendering(asked)
+            refuse_fork(asked)
+        cpu_draws = self._batched_cpu and self._observes_pictures and render_backend in ("cpu", "sapien_cpu")
+        self._render_workers = _checked_render_workers(render_workers, num_envs, self._sim_threads, cpu_draws)
         super().__init__(
             *args,
             num_envs=num_envs,
@@ -138,6 +156,7 @@ class BatchedSimMixin(BaseEnv):
             parallel_in_single_scene=parallel_in_single_scene,
             **kwargs,
         )
+        self._was_reset = False
 
     # BaseEnv.__init__ assigns the backend and then refuses several envs if the backend has the name of a CPU backend
     @property
@@ -175,6 +194,7 @@ class BatchedSimMixin(BaseEnv):
             threads=self._sim_threads,
             debug=self._sim_debug,
             parallel_in_single_scene=self._parallel_in_single_scene,
+            render_workers=self._render_workers,
         )
         self.scene.px.timestep = 1.0 / self._sim_freq
 
@@ -259,6 +279,25 @@ class BatchedSimMixin(BaseEnv):
             self._push_targets()
         super()._before_simulation_step()
 
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """ManiSkill's step, for any array of numbers; the action's gradient is ignored.
+
+        Args:
+            action: (N, A), or (A,) if N is 1. None steps without an action; a dict is ManiSkill's.
+
+        Raises:
+            gymnasium.error.ResetNeeded: a task of this package was not reset yet.
+            TypeError: the action does not hold numbers.
+            ValueError: the action has another shape, or is NaN.
+        """
+        self._require_open()
+        if self.must_reset and not self._was_reset:
+            raise ResetNeeded("this environment was not reset yet: call reset() before step()")
+        space = getattr(self.agent, "single_action_space", None)  # what a robot's present controller takes
+        if isinstance(space, gym.spaces.Box):
+            action = checked_action(action, space.shape, self.num_envs)
+        return super().step(action)
+
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         # ManiSkill checks this in single-env simulation only, as it would wait for a GPU; here there is none to wait for
@@ -267,7 +306,7 @@ class BatchedSimMixin(BaseEnv):
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
                 raise ValueError(f"the action of env {bad} is NaN")
-        self._acts = action is not None
+        self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 
     def reset(
@@ -276,6 +315,7 @@ class BatchedSimMixin(BaseEnv):
         """ManiSkill's reset. A partial reset (``options={"env_idx": …}``) does not change the controllers of other envs."""
         self._require_open()
         env_idx = (options or {}).get("env_idx")
+        self._was_reset = True
         if env_idx is None:
             with self._forcing(range(self.num_envs)):
                 return super().reset(seed=seed, options=options)
@@ -297,6 +337,31 @@ class BatchedSimMixin(BaseEnv):
         # a single environment only sets velocities here; everything else is set once, after the episode's start is known
         with self._forcing([]):
             super()._clear_sim_state()
+
+    def _clear_sim_history(self) -> None:
+        """`_clear_sim_state`, and PhysX forgets all that it has simulated in the envs being reset; see `SceneRenewal`.
+
+        On a GPU it forgets nothing, as all envs share one scene there. With ``parallel_in_single_scene`` on CPU it does so
+        only if all are reset.
+        """
+        scene = self.scene
+        if isinstance(scene, BatchedCpuScene) and not scene.parallel_in_single_scene:
+            envs = torch.nonzero(scene._reset_mask).flatten().tolist()
+            scene.px.renew(envs)
+            # the end of the reset applies this and fetches it: what ManiSkill does here, it would do twice
+            scene.px.stop(envs)
+            return
+        if isinstance(scene, BatchedCpuScene):
+            if scene._reset_mask.all():
+                scene.px.renew([0])
+        elif not scene.gpu_sim_enabled and self._simulated:
+            if self._renewal is None:
+                self._renewal = SceneRenewal(scene.sub_scenes, [scene.px])
+            scene.px = None
+            self._renewal.renew([0])
+            (scene.px,) = self._renewal.systems
+            self._simulated = False
+        BatchedSimMixin._clear_sim_state(self)
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""
@@ -334,6 +399,7 @@ class BatchedSimMixin(BaseEnv):
         self._require_open()
         with self._forcing(range(self.num_envs) if env_idx is None else self._checked_env_idx(env_idx)):
             super().set_state_dict(state, env_idx)
+        self._was_reset = True
 
     def _forcing(self, envs: Iterable[int] | Tensor) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these envs is applied, changed or not; see `ForcedRows`."""
@@ -347,6 +413,7 @@ class BatchedSimMixin(BaseEnv):
 
     def _clear(self) -> None:
         scene = self.scene
+        self._renewal, self._simulated = None, False
         super()._clear()
         if isinstance(scene, BatchedCpuScene):
             scene.close()
@@ -359,6 +426,26 @@ class BatchedSimMixin(BaseEnv):
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("this environment was closed: make a new one to go on")
+
+
+def _checked_render_workers(asked: int | None, num_envs: int, threads: int, cpu_draws: bool) -> int:
+    """How many processes draw; 0: this one. Raises ValueError for a number that cannot be used."""
+    if asked is None:
+        return default_processes(num_envs, threads) if cpu_draws else 0
+    if asked == 0:
+        return 0
+    asked = positive_int("render_workers", asked)
+    if asked > num_envs:
+        raise ValueError(
+            f"render_workers={asked} is more than num_envs={num_envs}: each draws at least one environment; "
+            f"use render_workers={num_envs} or less"
+        )
+    if not cpu_draws:
+        raise ValueError(
+            f"render_workers={asked} is for images in observations that the CPU draws in batched CPU simulation: use "
+            "obs_mode='rgb', sim_backend='physx_cpu', render_backend='cpu' and num_envs > 1, or leave it out"
+        )
+    return asked
 
 
 @functools.cache

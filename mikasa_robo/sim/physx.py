@@ -74,7 +74,7 @@ class BatchedCpuPhysx(CpuSystems):
     cuda_articulation_target_qvel: CpuArray
     cuda_articulation_link_incoming_joint_forces: CpuArray
 
-    def __init__(self, scenes: Sequence[sapien.Scene], threads: int, debug: bool) -> None:
+    def __init__(self, scenes: list[sapien.Scene], threads: int, debug: bool) -> None:
         super().__init__(scenes, threads)
         self.debug = debug
 
@@ -96,7 +96,7 @@ class BatchedCpuPhysx(CpuSystems):
             self._layout, self.debug, self._reader.velocities, self._reader.read_joint_accelerations
         )
         self._strictness = self._buffers.strictness
-        self._contacts = ContactReader(self._layout, self._strictness)
+        self._contacts = ContactReader(self._layout, self._systems, self._strictness)
         of_articulation = self._layout.articulation_scene
         self._forced = ForcedRows(
             {RIGID: self._layout.body_scene}
@@ -105,7 +105,6 @@ class BatchedCpuPhysx(CpuSystems):
         )
         for name, array in self._buffers.arrays().items():
             setattr(self, name, array)
-        self._link_rows = np.arange(self._layout.num_bodies, self._layout.num_bodies + self._layout.num_links)
         self._kinematics_outdated = np.zeros(self._layout.num_articulations, dtype=bool)
         # articulations of which a drive target was set since the last step
         self._woken = np.zeros(self._layout.num_articulations, dtype=bool)
@@ -130,6 +129,19 @@ class BatchedCpuPhysx(CpuSystems):
     def _read_scene(self, scene: int) -> None:
         # now, as the scene is in the cache: once other scenes have pushed it out, this takes several times as long
         self._contacts.read(scene)
+
+    def stop(self, scenes: Iterable[int]) -> None:
+        """Sets all velocities of these scenes to zero in the buffers. They wait for their ``gpu_apply_*``."""
+        self._finish_steps()
+        stopped = np.zeros(len(self._scenes), dtype=bool)
+        stopped[list(scenes)] = True
+        self._buffers.stop(stopped[self._layout.row_scene], stopped[self._layout.articulation_scene])
+
+    def _after_renewal(self, scenes: list[int], stayed: list[int]) -> None:
+        self._reader.forget(scenes)
+        if stayed:
+            self._reader.forget_layout()
+        self._contacts.forget(scenes)
 
     def forcing(self, scenes: Iterable[int]) -> contextlib.AbstractContextManager[None]:
         """A block in which every row of these scenes is applied, changed or not; see `ForcedRows`."""
@@ -176,7 +188,8 @@ class BatchedCpuPhysx(CpuSystems):
         return rows[differs[rows]]
 
     def _before_articulations_change(self, rows: np.ndarray) -> None:
-        self._buffers.read_velocities(self._link_rows)
+        starts, links = self._layout.link_start, self._layout.links
+        self._buffers.read_velocities(np.concatenate([np.arange(starts[r], starts[r] + len(links[r])) for r in rows]))
         self._buffers.read_joint_accelerations()
         self._reader.forget(self._layout.articulation_scene[rows].tolist())
 

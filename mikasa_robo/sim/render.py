@@ -68,4 +68,23 @@ def require_rendering(what: str, device: str = "cpu") -> None:
         raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw here ({problem}): {FIX}")
 
 
+_drawing_process: int | None = None
+
+
+def refuse_fork(what: str) -> None:
+    """Raises RuntimeError in a fork of a process that has drawn: SAPIEN would wait for ever. Called before each drawing env.
+
+    The message names ``what`` needs pictures and the fix.
+    """
+    global _drawing_process
+    if _drawing_process is None:
+        _drawing_process = os.getpid()
+    if _drawing_process != os.getpid():
+        raise RuntimeError(
+            f"{what} needs pictures, and this process is a fork of one that draws already, which SAPIEN does not survive: "
+            "start processes with the method 'spawn', such as gymnasium.make_vec(…, vectorization_mode='async', "
+            "vector_kwargs={'context': 'spawn'})"
+        )
+
+
 __getattr__ = deprecated_names(__name__, {"MEND": "FIX", "write_video": "mikasa_robo.video:write_video"})

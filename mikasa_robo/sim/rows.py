@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,11 @@ class RowLayout:
     every articulation in the same order. ``cuda_articulation_*`` hold one row per articulation.
 
     Args:
-        scenes: the sub-scenes, complete.
+        scenes: the sub-scenes, complete. The list is kept: a scene in it may be replaced by one with the same bodies.
     """
 
-    def __init__(self, scenes: Sequence[sapien.Scene]) -> None:
-        self.scenes = list(scenes)
+    def __init__(self, scenes: list[sapien.Scene]) -> None:
+        self.scenes = scenes
         self.bodies: list[physx.PhysxRigidDynamicComponent] = []
         self.articulations: list[physx.PhysxArticulation] = []
         body_scene: list[int] = []
@@ -52,6 +51,10 @@ class RowLayout:
         self.max_links = max((len(links) for links in self.links), default=0)
         # row of the root link of each articulation
         self.link_start = np.cumsum([0, *(len(links) for links in self.links)])[:-1] + self.num_bodies
+
+        # scene of each row of body data
+        link_scene = np.repeat(self.articulation_scene, [len(links) for links in self.links])
+        self.row_scene = np.concatenate([self.body_scene, link_scene])
 
         self._row: dict[Any, int] = {body: row for row, body in enumerate(self.bodies)}
         self._row |= {articulation: row for row, articulation in enumerate(self.articulations)}

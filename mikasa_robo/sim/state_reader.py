@@ -48,6 +48,10 @@ class StateReader:
         for scene in scenes:
             self._packed[scene] = None
 
+    def forget_layout(self) -> None:
+        """Called when entities that have no body have left a scene."""
+        self._packed_size = -1
+
     def poses(self) -> np.ndarray:
         """(rows, 7) poses of every rigid body and then of every link."""
         if self._poses is None:

@@ -8,12 +8,12 @@ import itertools
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
+from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int
 from mikasa_robo.core.seeds import Seed, episode_keys
 from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
+from mikasa_robo.sim.call_arguments import checked_action, checked_options
 
 from .nested import Path, flatten, is_batched, map_leaves, unflatten
 from .pool import WorkerError, WorkerPool
@@ -56,6 +57,8 @@ class WorkerEnv(gym.Env[Any, Any]):
     """The task in one English sentence."""
     reconfiguration_freq: int
     """Number of resets after which the scene is built anew; 0: never."""
+    reset_options: tuple[str, ...]
+    """The names that ``reset(options=…)`` knows."""
     control_freq: int
     """Control steps per second, Hz."""
 
@@ -75,6 +78,7 @@ class WorkerEnv(gym.Env[Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         single = self.single_action_space
         self.action_space = single if self.num_envs == 1 else batch_space(single, self.num_envs)
+        self._was_reset = False
         self._shared = self._pool.share_memory(self.num_envs, description["tensor_specs"]).tensors
 
     # ------------------------------------------------------------------ the environment
@@ -90,7 +94,7 @@ class WorkerEnv(gym.Env[Any, Any]):
             the observation and the info of all N environments.
         """
         self._require_open()
-        options = dict(options or {})
+        options = checked_options(options, self.reset_options)
         partial = "env_idx" in options
         index = self._index(options.pop("env_idx", None))
         if not len(index):
@@ -112,18 +116,24 @@ class WorkerEnv(gym.Env[Any, Any]):
             arguments.append((None if keys is None else [keys[row] for row in rows], own))
         first = next(i for i, argument in enumerate(arguments) if argument is not None)
         result = self._gather(self._request("reset", arguments), representative=first)
+        self._was_reset = True
         return result["obs"], result["info"]
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps all environments.
 
         Args:
-            action: tensor or array (N, A) in [-1, 1]; None steps without an action.
+            action: (N, A) tensor, array or nested lists in [-1, 1]; None steps without an action.
 
         Returns:
             observation, reward (N,) float32, terminated (N,) bool, truncated (N,) bool, info.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the environment was not reset yet.
         """
         self._require_open()
+        if not self._was_reset:
+            raise ResetNeeded("this environment was not reset yet: call reset() before step()")
         if action is not None:
             self._shared[ACTION_PATH].copy_(self._checked_action(action))
         result = self._gather(self._request("step", [action is not None] * self.num_workers))
@@ -159,6 +169,7 @@ class WorkerEnv(gym.Env[Any, Any]):
             "set_state_dict",
             [(_rows(state_dict, rows), None if env_idx is None else local) for rows, local in self._split(index)],
         )
+        self._was_reset = True
 
     @property
     def elapsed_steps(self) -> Tensor:
@@ -196,16 +207,14 @@ class WorkerEnv(gym.Env[Any, Any]):
         return split
 
     def _checked_action(self, action: Any) -> Tensor:
-        if not isinstance(action, np.ndarray | Tensor):
-            raise TypeError(f"the action is a {type(action).__name__}: give a tensor or an array (N, A), or None")
-        action = torch.as_tensor(action)
         shape = self._shared[ACTION_PATH].shape
-        if action.shape not in (shape, self.action_space.shape):
-            raise ValueError(f"the action has the shape {tuple(action.shape)}: give {tuple(shape)}")
+        if isinstance(action, Mapping):
+            raise TypeError("the action is a dict: workers take a tensor, an array or nested lists (N, A)")
+        action = torch.as_tensor(checked_action(action, shape[1:], self.num_envs))
         bad = torch.isnan(action).reshape(self.num_envs, -1).any(dim=1)
         if bad.any():
             raise ValueError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
-        return action.reshape(shape)
+        return action
 
     def _gather(self, replies: list[Reply], representative: int = 0) -> dict[str, Any]:
         """Joins the results of all workers.

@@ -43,6 +43,7 @@ TASK_ATTRIBUTES = (
     "reward_mode",
     "render_mode",
     "reconfiguration_freq",
+    "reset_options",
     "robot_uids",
 )
 """Attributes of the task that `WorkerEnv` copies."""

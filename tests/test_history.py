@@ -1,0 +1,133 @@
+"""A reset leaves no trace: an episode in an environment that was used before is that of a new one, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from task_helpers import Record, make, random_actions, row_of, simulation, step
+from torch import Tensor
+
+import mikasa_robo
+from mikasa_robo.sim.env import BatchedSimMixin
+
+SEED, OTHER = 7, 3
+RESPONSE_STEPS = 8
+"""Control steps of the response phase that are played: mistakes do not end an episode here."""
+
+
+def play(env: Any, actions: Tensor) -> list[Record]:
+    """Everything that a seeded episode tells, with the states."""
+    obs, _ = env.reset(seed=SEED)
+    start = {"obs": obs.clone()} | simulation(env)
+    return [start] + [step(env, action) | simulation(env) for action in actions]
+
+
+def first_difference(one: list[Record], other: list[Record], rows: list[int] | None = None) -> str | None:
+    """Step and entries at which two rollouts are not the same to the last bit, in ``rows`` of the second; None: nowhere."""
+    for t, (a, b) in enumerate(zip(one, other, strict=True)):
+        assert a.keys() == b.keys()
+        chosen = slice(None) if rows is None else rows
+        names = [name for name in a if not torch.equal(a[name][chosen], b[name][chosen])]
+        if names:
+            return f"t = {t}: {', '.join(names[:4])}"
+    return None
+
+
+def new(env_id: str, num_envs: int = 2, **kwargs: Any) -> Any:
+    return make(env_id, num_envs, sim_threads=1, on_mistake="ignore", render_backend="none", **kwargs).unwrapped
+
+
+def episode(env: Any, seed: int) -> Tensor:
+    """Random actions over the cue, the delay and some of the response; over half of an episode that is all cue."""
+    row = row_of(env)
+    return random_actions(env, row.cue // 2 if not row.response else row.cue + row.delay + RESPONSE_STEPS, seed)
+
+
+def use(env: Any) -> None:
+    """Plays another episode, in which objects are shown, hidden and touched."""
+    env.reset(seed=OTHER)
+    for action in episode(env, OTHER):
+        env.step(action)
+
+
+@pytest.mark.parametrize("env_id", mikasa_robo.TASKS)
+def test_a_used_environment_plays_what_a_new_one_plays(env_id: str) -> None:
+    env = new(env_id)
+    actions = episode(env, SEED)
+    # the first time is also the history of the second
+    assert first_difference(play(env, actions), play(env, actions)) is None
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["ShellGameTouch-v0", "BunchOfColors7-v0", "RememberShapeAndColor5x3-v0"])
+def test_so_does_a_single_environment_of_maniskill(env_id: str) -> None:
+    env = new(env_id, 1)
+    actions = episode(env, SEED)
+    fresh = play(env, actions)
+    use(env)
+    assert first_difference(fresh, play(env, actions)) is None
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["ShellGameTouch-v0", "BunchOfColors7-v0", "RememberShape9-v0"])
+def test_a_partial_reset_leaves_no_trace_and_touches_no_other_environment(env_id: str) -> None:
+    env = new(env_id, 3)
+    actions = episode(env, SEED)
+    fresh = play(env, actions)
+    env.reset(seed=[(SEED, 0), (OTHER, 1), (OTHER, 2)])
+    others = [step(env, action) | simulation(env) for action in actions[:13]]
+    env.reset(seed=[(SEED, 0), (OTHER, 1), (OTHER, 2)])
+    again = [step(env, action) | simulation(env) for action in actions[:6]]
+    # environment 1 starts anew in the middle of the other episodes
+    env.reset(seed=[(SEED, 1)], options={"env_idx": [1]})
+    here = [{"obs": env.get_obs().clone()} | simulation(env)]
+    moves = actions.clone()
+    moves[:, 1], moves[: len(actions) - 6, 0] = actions[:, 1], actions[6:, 0]
+    here += [step(env, action) | simulation(env) for action in moves]
+    assert first_difference(fresh, here, [1]) is None
+    assert first_difference(others, again + here[1:8], [0]) is None
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["ShellGameTouch-v0", "InterceptSlow-v0", "BunchOfColors7-v0"])
+def test_a_reset_that_follows_a_reset_changes_nothing(env_id: str) -> None:
+    """A scene in which nothing was simulated is not replaced, though its bodies were moved."""
+    env = new(env_id)
+    actions = episode(env, SEED)[:12]
+    fresh = play(env, actions)
+    env.close()
+    env = new(env_id)
+    env.reset(seed=OTHER)
+    env.reset()
+    assert first_difference(fresh, play(env, actions)) is None
+    env.close()
+
+
+def test_without_new_scenes_a_trace_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measure itself: with the reset of ManiSkill alone, `use` shows in the next episode."""
+    monkeypatch.setattr(BatchedSimMixin, "_clear_sim_history", BatchedSimMixin._clear_sim_state)
+    env = new("BunchOfColors7-v0")
+    actions = episode(env, SEED)
+    fresh = play(env, actions)
+    use(env)
+    assert first_difference(fresh, play(env, actions)) is not None
+    env.close()
+
+
+def test_bodies_that_move_to_a_new_scene_keep_their_numbers_and_their_order() -> None:
+    env = new("RememberColor3-v0")
+    env.reset(seed=SEED)
+
+    def bodies() -> list[list[tuple[str, int]]]:
+        return [[(entity.name, entity.per_scene_id) for entity in scene.entities] for scene in env.scene.sub_scenes]
+
+    before, scenes = bodies(), list(map(id, env.scene.sub_scenes))
+    env.step(torch.zeros(2, 8))
+    env.reset(options={"env_idx": [1]})
+    assert bodies() == before
+    assert id(env.scene.sub_scenes[0]) == scenes[0], "only the one that was reset"
+    assert env.scene.px._systems == [scene.physx_system for scene in env.scene.sub_scenes]
+    assert env.scene.px.timestep == pytest.approx(0.01)
+    env.close()
