@@ -77,7 +77,7 @@ class Game(ABC):
         Raises ValueError for a wrong shape, for discrete actions outside the space and for numbers that are not finite.
         Continuous actions are clipped to the bounds of the space.
         """
-        space, array = self.action_space, np.asarray(actions)
+        space, array = self.action_space, checks.array("actions", actions)
         shape = (self.num_envs, *(space.shape if isinstance(space, gym.spaces.Box) else ()))
         if array.shape != shape:
             raise ValueError(
