@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .draw_process import PICTURE_FORMATS
-from .scene_copy import Appearance, CannotCopyError, cameras_of, describe
+from .scene_copy import Appearance, CannotCopyError, cameras_of, describe, pack_poses
 
 __all__ = ["ENVS_PER_PROCESS", "DrawError", "DrawPool", "default_processes"]
 
@@ -51,7 +51,8 @@ class DrawPool:
     """Processes that draw ``scenes``.
 
     Args:
-        scenes: N scenes, all drawn by the CPU.
+        scenes: N scenes, all drawn by the CPU. The list is kept: a scene in it may be replaced by one that shares its
+            render system.
         cameras: for each name, a camera in every scene.
         shader_pack: the shaders of all these cameras.
         processes: how many processes, 1 to N.
@@ -67,7 +68,7 @@ class DrawPool:
         shader_pack: str,
         processes: int,
     ) -> None:
-        self._scenes, self._cameras = list(scenes), dict(cameras)
+        self._scenes, self._cameras = scenes, dict(cameras)
         if shader_pack not in PICTURE_FORMATS:
             raise DrawError(f"the shaders {shader_pack!r} are not for CPUs")
         self._shader_pack = shader_pack
@@ -103,7 +104,7 @@ class DrawPool:
             raise DrawError(f"this cannot be copied to another process: {error}") from error
         if not self._handles:
             self._start()
-        poses = [scene.pack_poses() for scene in self._scenes]
+        poses = [pack_poses(scene) for scene in self._scenes]
         with self._closing_on_error():
             for shard, (_, connection) in zip(self._shards, self._handles, strict=True):
                 if new := {i: descriptions[i] for i in shard if i in descriptions}:

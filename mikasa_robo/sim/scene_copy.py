@@ -13,7 +13,7 @@ import numpy as np
 import sapien
 import sapien.render as render
 
-__all__ = ["Appearance", "CannotCopyError", "Description", "build", "cameras_of", "describe"]
+__all__ = ["Appearance", "CannotCopyError", "Description", "build", "cameras_of", "describe", "pack_poses"]
 
 _MATERIAL = (
     *("base_color", "emission", "specular", "roughness", "metallic", "transmission", "ior"),
@@ -84,7 +84,7 @@ def describe(scene: sapien.Scene, wanted: Collection[render.RenderCameraComponen
                 "pose": _plain(entity.pose),
                 "components": [_component(c, wanted) for c in entity.components if _is_drawn(c, wanted)],
             }
-            for entity in scene.entities
+            for entity in _entities(scene)
         ],
     }
 
@@ -95,9 +95,36 @@ def _is_drawn(component: Any, wanted: Collection[render.RenderCameraComponent]) 
     return not isinstance(component, sapien.physx.PhysxBaseComponent)
 
 
+def _parts(scene: sapien.Scene) -> list[sapien.Scene]:
+    """``scene``, and the scenes in which lights and cameras that it is drawn with stayed when it was renewed."""
+    system = scene.render_system
+    parts = [scene]
+    for component in (*system.lights, *system.cameras):
+        if component.entity.scene not in parts:
+            parts.append(component.entity.scene)
+    return parts
+
+
+def _entities(scene: sapien.Scene) -> list[sapien.Entity]:
+    """All that is drawn together with ``scene``, by number."""
+    entities = (entity for part in _parts(scene) for entity in part.entities)
+    return sorted(entities, key=lambda entity: entity.per_scene_id)
+
+
+def pack_poses(scene: sapien.Scene) -> bytes:
+    """The poses of all that is drawn together with ``scene``, as ``Scene.unpack_poses`` of its copy reads them."""
+    parts = _parts(scene)
+    if len(parts) == 1:
+        packed: bytes = scene.pack_poses()
+        return packed
+    numbers = [entity.per_scene_id for part in parts for entity in part.entities]
+    poses = np.frombuffer(b"".join(part.pack_poses() for part in parts), np.uint8)
+    return poses.reshape(len(numbers), -1)[np.argsort(numbers)].tobytes()
+
+
 def cameras_of(scene: sapien.Scene) -> list[render.RenderCameraComponent]:
     """The cameras of ``scene``, in the order of its entities."""
-    components = (component for entity in scene.entities for component in entity.components)
+    components = (component for entity in _entities(scene) for component in entity.components)
     return [component for component in components if isinstance(component, render.RenderCameraComponent)]
 
 
@@ -270,16 +297,18 @@ class Appearance:
     """
 
     def __init__(self, scene: sapien.Scene, cameras: Sequence[render.RenderCameraComponent]) -> None:
-        self._scene, self._cameras, system = scene, cameras, scene.render_system
+        # not the scene itself: another one with the same render system may take its place
+        self._system, self._cameras, system = scene.render_system, cameras, scene.render_system
         self._bodies, self._lights = system.render_bodies, system.lights
         shapes = [shape for body in self._bodies for shape in body.render_shapes]
         self._materials = [part.material for shape in shapes for part in shape.parts]
         self._was = self._now()
 
     def _now(self) -> tuple[Any, ...]:
-        system = self._scene.render_system
+        system = self._system
+        drawn = (*system.render_bodies, *system.lights, *system.cameras)
         return (
-            [entity.per_scene_id for entity in self._scene.entities],
+            [component.entity.per_scene_id for component in drawn],
             [body.visibility for body in self._bodies],
             [body.is_enabled for body in self._bodies],
             [material.base_color for material in self._materials],
