@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import random
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,8 @@ def attempt(call: Callable[[], Any], names: set[str]) -> Any:
     try:
         return call()
     except Exception as error:
-        frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ is not None else []
-        ours = bool(frames) and any(part in frames[-1].filename for part in _OURS)
+        raised_in = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        ours = any(part in raised_in for part in _OURS)
         documented = isinstance(error, (ValueError, TypeError, IndexError, gym.error.Error)) or (
             isinstance(error, RuntimeError) and ours and not isinstance(error, NotImplementedError | RecursionError)
         )
