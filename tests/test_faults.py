@@ -201,8 +201,7 @@ def test_files_that_are_no_checkpoints_run_no_code(
         path = tmp_path / "file.pt"
         path.write_bytes(content)
         said = refused(capsys, "eval", "--checkpoint", str(path), "--out", str(tmp_path / "eval.json"))
-        assert f"{path} is not a checkpoint" in said
-        assert len(said.splitlines()) == 1
+        assert f"{path} is not a checkpoint" in said.splitlines()[-1]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file.pt"]
 
 
