@@ -17,6 +17,7 @@ import tyro
 
 import mikasa_suite
 from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
+from mikasa_robo.partial_files import remove_leftovers
 
 from .arguments import ArgumentError, CommonArgs, read_env_kwargs
 from .files import why_not_writable
@@ -120,6 +121,7 @@ def _require_run_dir(args: CommonArgs) -> None:
     if args.resume is None:
         from .loggers import require_free
 
+        remove_leftovers(run_dir)
         require_free(run_dir)
 
 

@@ -59,6 +59,8 @@ def why_not_writable(folder: Path, name: str = "") -> str | None:
         if not existing.is_dir():
             return f"{existing} is a file, not a folder" if existing.exists() else f"{existing} is a broken link"
         parts = [*absolute.relative_to(existing).parts, name]
+        if any("\0" in part for part in parts):
+            return "no name can hold a null character"
         longest = max(len(os.fsencode(part)) for part in parts)
         if longest > os.pathconf(existing, "PC_NAME_MAX"):
             return f"a name of {longest} bytes is too long"

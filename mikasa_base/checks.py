@@ -9,7 +9,10 @@ import math
 import operator
 from typing import Any
 
-__all__ = ["UnknownArgumentError", "choice", "integer", "number"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["UnknownArgumentError", "array", "choice", "integer", "number"]
 
 
 class UnknownArgumentError(TypeError, ValueError):
@@ -18,6 +21,14 @@ class UnknownArgumentError(TypeError, ValueError):
     It is a TypeError, as everywhere in Python: TorchRL's ``GymEnv`` and others try an argument and leave it out then. It is
     a ValueError as well, like every other bad argument.
     """
+
+
+def array(name: str, value: Any) -> npt.NDArray[Any]:
+    """``value`` as an array; a tensor loses its gradient. Raises ValueError where it cannot be one."""
+    try:
+        return np.asarray(value.detach() if hasattr(value, "detach") else value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}={value!r} should be numbers: {error}") from error
 
 
 def choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -41,7 +52,7 @@ def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf
     """``value`` as a float. Raises ValueError unless it is finite and from ``low`` to ``high``, both included."""
     try:
         real = math.nan if isinstance(value, (bool, str)) else float(value)
-    except (TypeError, ValueError):
+    except (OverflowError, RuntimeError, TypeError, ValueError):  # RuntimeError: a tensor of several numbers
         real = math.nan
     if not (math.isfinite(real) and low <= real <= high):
         bounds = f" from {low:g} to {high:g}" if math.isfinite(low) and math.isfinite(high) else ""

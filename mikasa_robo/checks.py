@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 __all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "whole_number"]
@@ -76,7 +76,10 @@ def number_range(name: str, value: Any, low: float, high: float, unit: str = "")
         high: largest value allowed.
         unit: such as "rad", for the message.
     """
-    pair = [_as_float(v) for v in value] if isinstance(value, Iterable) and not isinstance(value, str | bytes) else []
+    try:
+        pair = [_as_float(v) for v in value] if not isinstance(value, str | bytes) else []
+    except TypeError:
+        pair = []
     if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
         after = f" {unit}" if unit else ""
         raise ValueError(
@@ -119,7 +122,7 @@ def _as_float(value: Any) -> float:
         return math.nan
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor of several numbers
         return math.nan
 
 

@@ -194,7 +194,10 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError("options has both 'reset_mask' and 'env_idx': give one of them")
         given = options.pop(named[0])
         if named == ["reset_mask"]:
-            mask = torch.as_tensor(given)
+            try:
+                mask = torch.as_tensor(given)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"options['reset_mask']={given!r} is no mask: give ({self.num_envs},) bool") from error
             if mask.dtype != torch.bool or mask.shape != (self.num_envs,):
                 raise ValueError(
                     f"options['reset_mask'] is {mask.dtype} of shape {tuple(mask.shape)}: give ({self.num_envs},) bool"

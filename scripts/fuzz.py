@@ -49,7 +49,7 @@ MEMORY = 6 * 2**30
 CPU_SECONDS, WALL_SECONDS = 30, 600
 """Limits of a case. The second is large because the machine may be busy with something else."""
 FILE_SIZE = 2**30
-KINDS = {"command": 46, "robot": 10, "base": 26, "vector": 6, "checkpoint": 12}
+KINDS = {"command": 34, "robot": 6, "base": 26, "vector": 6, "checkpoint": 28}
 """Kinds of cases, with how often each comes."""
 RESULT_BY_CODE_1 = ("report", "train", "sweep", "doctor")
 """Commands whose exit code 1 is a result: no finished run, training has diverged, a run failed, something is missing."""

@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import random
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ __all__ = ["FindError", "checkpoint_case", "env_case", "make_case"]
 ROBO_IDS = tuple(mikasa_robo.TASKS)
 BASE_IDS = tuple(name for name, variant in VARIANTS.items() if missing_dependency(variant.row) is None)
 OWN_BASE_IDS = tuple(name for name in BASE_IDS if VARIANTS[name].row.extra is None)
+NATIVE_BASE_IDS = tuple(name for name in OWN_BASE_IDS if VARIANTS[name].row.vector_entry_point is not None)
+"""Batched by this package. The others' batches are Gymnasium's, with its errors."""
 ROBO_DEFAULTS: dict[str, Any] = {
     "num_envs": 2, "obs_mode": "state", "reward_mode": "dense", "control_mode": "pd_joint_delta_pos", "render_mode": None,
     "sim_backend": "auto", "render_backend": "auto", "sim_threads": 1, "sim_debug": False, "robot_visuals": "stock",
@@ -44,11 +47,11 @@ class FindError(Exception):
     """Something that should not be; the message says what."""
 
 
-def make_case(rng: random.Random, base: bool) -> tuple[str, dict[str, Any]]:
+def make_case(rng: random.Random, base: bool, vector: bool = False) -> tuple[str, dict[str, Any]]:
     """An ID, and arguments for gymnasium.make of which some are good."""
     if base:
         # Other packages' environments check their arguments as they like.
-        env_id = pick(rng, OWN_BASE_IDS)
+        env_id = pick(rng, NATIVE_BASE_IDS if vector else OWN_BASE_IDS)
         defaults = {**_signature(env_id), "render_mode": "rgb_array", "foo": 1, "max_episode_steps": 5}
     else:
         env_id, defaults = pick(rng, ROBO_IDS), ROBO_DEFAULTS
@@ -78,7 +81,7 @@ def _signature(env_id: str) -> dict[str, Any]:
 
 def env_case(rng: random.Random, show: Callable[[str], None], base: bool, vector: bool) -> None:
     """Make an environment and reset and step it, with bad arguments and good ones."""
-    env_id, kwargs = make_case(rng, base)
+    env_id, kwargs = make_case(rng, base, vector)
     call = "make_vec" if vector else "make"
     if vector:
         kwargs = {"num_envs": rng.choice((1, 2, 3)), **kwargs} if base else kwargs
@@ -154,8 +157,8 @@ def attempt(call: Callable[[], Any], names: set[str]) -> Any:
     try:
         return call()
     except Exception as error:
-        frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ is not None else []
-        ours = bool(frames) and any(part in frames[-1].filename for part in _OURS)
+        raised_in = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        ours = any(part in raised_in for part in _OURS)
         documented = isinstance(error, (ValueError, TypeError, IndexError, gym.error.Error)) or (
             isinstance(error, RuntimeError) and ours and not isinstance(error, NotImplementedError | RecursionError)
         )

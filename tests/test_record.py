@@ -67,7 +67,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             "--env-id RememberColour3-v0 is not registered; did you mean RememberColor3-v0",
         ),
         (["--policy", "best"], "--policy best is not a file; give a checkpoint, or one of expert, window, memoryless"),
-        (["--episodes", "0"], "--episodes 0 must be from 1 to"),
+        (["--episodes", "0"], "--episodes 0 must be from 1 to 10000"),
         (["--seed", "-1"], "--seed -1 must be from 0 to"),
         (["--size", "511"], "--size 511 must be an even number of pixels from 128 to 2048"),
         (["--overlay", "all", "step"], "--overlay all step: give all, none, or some of task, step, reward, terms"),

@@ -179,10 +179,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         import_foreign(options.algorithm, options.network)
         if options.policy not in POLICY_NAMES:
-            policy = str(find_policy_file(Path(options.policy)))
-            if policy != options.policy:  # in the folder of a run
-                options.policy = policy
-                print(f"policy: {policy}")
+            found = str(find_policy_file(Path(options.policy)))
+            if found != options.policy:  # the folder of a run
+                print(f"policy: {found}")
+            options.policy = found
         options = dataclasses.replace(options, env_id=_resolve(options))
         robot_task = _is_robot_task(options.env_id)
         (_check_policy if robot_task else _check_gymnasium)(options)

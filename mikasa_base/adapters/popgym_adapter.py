@@ -117,7 +117,7 @@ def _with_none(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Any]:
 
 def _checked_action(space: spaces.Space[Any], action: Any) -> Any:
     if isinstance(space, spaces.Box):
-        values = np.asarray(action)
+        values = checks.array("action", action)
         if values.shape != space.shape or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
             raise ValueError(f"action={action!r} should be {space.shape} finite numbers, as in {space}")
         return np.clip(values, space.low, space.high).astype(space.dtype)

@@ -11,6 +11,7 @@ same episode as a single environment that is reset with seed s + i.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -31,6 +32,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MAX_ENVS = 2**20
+MOST_SEED = 2**128 - 1
 _NUMBERS_AHEAD = 256
 """A batch draws this many random numbers at a time for each environment, as a call costs more than the numbers."""
 
@@ -77,7 +79,7 @@ class Game(ABC):
         Raises ValueError for a wrong shape, for discrete actions outside the space and for numbers that are not finite.
         Continuous actions are clipped to the bounds of the space.
         """
-        space, array = self.action_space, np.asarray(actions)
+        space, array = self.action_space, checks.array("actions", actions)
         shape = (self.num_envs, *(space.shape if isinstance(space, gym.spaces.Box) else ()))
         if array.shape != shape:
             raise ValueError(
@@ -182,15 +184,16 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """Starts an episode in every environment, or only where the bool array ``options["reset_mask"]`` (N,) is True.
 
         An integer ``seed`` gives environment i the seed ``seed + i``. Without a seed, the generators continue.
+
+        Raises ValueError for a seed, options or a mask that cannot be used. Nothing has changed then.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"options={options!r} should be a dict, such as {{'reset_mask': …}}, or None")
         mask = (options or {}).get("reset_mask")
         which = self.game.each if mask is None else self._masked(mask)
-        if isinstance(seed, (int, np.integer)):
-            seed = [int(seed) + i for i in range(self.num_envs)]
-        if seed is not None and len(seed) != self.num_envs:
-            raise ValueError(f"seed has {len(seed)} entries and should have {self.num_envs}, one for each environment")
+        seeds = self._checked_seeds(seed)
         for i in which.tolist():
-            own = None if seed is None else seed[i]
+            own = None if seeds is None else seeds[i]
             if own is not None or self._rngs[i] is None:
                 self._rngs[i], self._seeds[i] = seeding.np_random(own)
                 self._used[i] = self._ahead.shape[1]
@@ -233,6 +236,17 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
             gym.logger.warn("render() needs render_mode='rgb_array' in gym.make_vec")
             return None
         return tuple(self.game.frame(i) for i in range(self.num_envs))
+
+    def _checked_seeds(self, seed: Any) -> list[int | None] | None:
+        if seed is None:
+            return None
+        if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+            seed = [int(seed) + i for i in range(self.num_envs)]
+        if not isinstance(seed, (list, tuple, np.ndarray)):
+            raise ValueError(f"seed={seed!r} should be an integer, or a list with one for each environment")
+        if len(seed) != self.num_envs:
+            raise ValueError(f"seed has {len(seed)} entries and should have {self.num_envs}, one for each environment")
+        return [None if one is None else checks.integer("seed", one, 0, MOST_SEED) for one in seed]
 
     def _masked(self, mask: Any) -> Ints:
         if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)):

@@ -76,7 +76,7 @@ class VelocityOnlyPendulum(DrawnEnv[npt.NDArray[np.float32], Any]):
         """
         if self._steps >= self.max_episode_length:
             raise ResetNeeded("VelocityOnlyPendulum.step(): no episode is going on; call reset() first")
-        values = np.asarray(action)
+        values = checks.array("action", action)
         if values.shape != (1,) or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
             raise ValueError(f"action={action!r} should be an array of one finite number, in {self.action_space}")
         torque = MOST_TORQUE * float(np.clip(values[0], -1, 1))

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from mikasa_base import checks
 from mikasa_base.envs.drawing import Image, canvas, disc, rectangle
 
 __all__ = ["BODY", "HEADINGS", "NOSE", "RADIUS", "Arena", "FreeWalker", "GridWalker", "Tile", "Walker"]
@@ -143,7 +144,7 @@ class FreeWalker(Walker):
 
     def read(self, action: Any) -> tuple[int, int]:
         """The signs of the movement to the right and down."""
-        array = np.asarray(action)
+        array = checks.array("action", action)
         if array.shape == (2,) and array.dtype.kind in "iu":
             across, down = array.tolist()
             if 0 <= across <= 2 and 0 <= down <= 2:
@@ -172,7 +173,7 @@ class GridWalker(Walker):
 
     def read(self, action: Any) -> tuple[int, int]:
         """The number of quarter turns to the right, and of tiles ahead."""
-        array = np.asarray(action)
+        array = checks.array("action", action)
         if array.shape == () and array.dtype.kind in "iu" and 0 <= array < 4:
             return ((0, 0), (-1, 0), (1, 0), (0, 1))[int(array)]
         raise ValueError(f"action={action!r} should be an integer from 0 to 3")

@@ -86,4 +86,9 @@ def checked_options(options: Any, known: Collection[str] | None = None) -> dict[
         if name == "reset_mask":
             hint = "it is for gymnasium.make_vec, and here 'env_idx' takes a mask too; "
         raise ValueError(f"options[{name!r}] is not known: {hint}A reset takes {', '.join(map(repr, known))}")
+    states = options.get("reset_to_env_states")
+    if states is not None and not (isinstance(states, Mapping) and "env_states" in states):
+        raise ValueError(
+            f"options['reset_to_env_states']={states!r}: give {{'env_states': what get_state or get_state_dict returned}}"
+        )
     return dict(options)

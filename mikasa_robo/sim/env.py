@@ -31,7 +31,7 @@ from .call_arguments import checked_action
 from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
 from .draw_pool import default_processes
 from .kinematics import BatchedCpuKinematics
-from .make_arguments import CAMERA_ARGUMENTS, check_arguments, check_cameras, check_num_envs
+from .make_arguments import CAMERA_ARGUMENTS, OPTIONAL, check_arguments, check_cameras, check_num_envs
 from .materials import undrawn_materials
 from .render import refuse_fork, require_rendering
 from .renewal import SceneRenewal
@@ -103,6 +103,7 @@ class BatchedSimMixin(BaseEnv):
         parallel_in_single_scene: bool = False,
         **kwargs: Any,
     ) -> None:
+        kwargs = {name: kwargs[name] for name in kwargs if name not in OPTIONAL or kwargs[name] is not None}
         check_arguments(
             self,
             {

@@ -26,6 +26,8 @@ MOST_THREADS = 1024
 MOST_FREQUENCY = 100_000  # Hz
 MOST_PIXELS = 8192
 CAMERA_ARGUMENTS = ("sensor_configs", "human_render_camera_configs", "viewer_camera_configs")
+OPTIONAL = ("sim_config", *CAMERA_ARGUMENTS)
+"""Arguments that ManiSkill wants left out instead of None."""
 _RENDER_BACKENDS = ("none", "cpu", "gpu", "cuda", "sapien_cpu", "sapien_cuda", "pci")
 
 
