@@ -71,7 +71,7 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[Key]:
         s, first, k = episode_key(int(seed))
         keys = [(s, first + i, k) for i in index]
     else:
-        if isinstance(seed, str | bytes) or not hasattr(seed, "__len__"):
+        if isinstance(seed, str | bytes) or not hasattr(seed, "__len__") or getattr(seed, "ndim", 1) == 0:
             raise TypeError(f"seed={seed!r} is a {type(seed).__name__}: give an int, or one seed for each environment")
         if len(seed) != len(index):
             raise ValueError(

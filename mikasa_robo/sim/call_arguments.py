@@ -34,6 +34,10 @@ def checked_action(action: Any, shape: tuple[int, ...], num_envs: int) -> Any:
     if action is None:
         return None
     if isinstance(action, Mapping):
+        if not {"action", "control_mode"} <= set(action):
+            raise ValueError(
+                "the action is a dict without 'action' and 'control_mode': give both, or a tensor or an array"
+            )
         return {name: _without_gradient(value) for name, value in action.items()}
     values = _without_gradient(action)
     if not isinstance(values, Tensor | np.ndarray):
