@@ -29,7 +29,7 @@ from .env_ids import OptionError
 from .extras import require_modules
 from .output import require_new_file
 from .progress import say
-from .report import EVALUATION_FORMAT, METRICS
+from .runs import EVALUATION_FORMAT, METRICS
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
     from mikasa_robo.baselines.arguments import CommonArgs

@@ -1,0 +1,219 @@
+"""The runs in some folders, as `mikasa report` reads them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mikasa_robo.env_ids import EnvIdError, split_env_id
+
+from .env_ids import OptionError
+from .plot import read_progress
+
+__all__ = ["EVALUATION_FORMAT", "METRICS", "Collection", "Run", "Source", "collect"]
+
+EVALUATION_FORMAT = "mikasa/eval/1"
+"""The "format" entry of what `mikasa eval` writes."""
+METRICS = ("success_once", "success_at_end", "return", "length")
+"""Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
+RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
+"""A folder with one of these files is a run."""
+
+Source = Literal["training", "eval"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished training run, with the results of its final evaluation or of `mikasa eval`."""
+
+    path: Path
+    source: Source
+    env_id: str  # and the task's own arguments, if any: other arguments make it another task
+    algorithm: str
+    seed: int
+    steps: int  # environment steps of training
+    wall_time: float | None  # s, of training
+    episodes: int
+    scores: dict[str, float]  # by METRICS; nan where the task does not have this metric
+    args: dict[str, Any]
+
+
+@dataclass
+class Collection:
+    """What was found: the runs that count, and what is wrong with the others."""
+
+    runs: list[Run] = field(default_factory=list)
+    problems: list[tuple[Path, str]] = field(default_factory=list)
+
+    def keep(self, env_ids: Sequence[str]) -> None:
+        """Drop the runs of all other tasks. Raises OptionError for a malformed ID, and for a task without a run."""
+        try:
+            wanted = {split_env_id(env_id)[1]: env_id for env_id in env_ids}
+        except EnvIdError as error:
+            raise OptionError(f"--env-id {error}") from error
+        found = {run.env_id.split()[0] for run in self.runs}
+        for name, env_id in wanted.items():
+            if name not in found:
+                tasks = ", ".join(sorted(found)) or "none"
+                raise OptionError(
+                    f"--env-id {env_id}: there is no finished run of this task; there are runs of {tasks}"
+                )
+        self.runs = [run for run in self.runs if run.env_id.split()[0] in wanted]
+
+    def groups(self, source: Source) -> dict[tuple[str, str], list[Run]]:
+        """Runs by task and algorithm, sorted by both and by seed."""
+        found: dict[tuple[str, str], list[Run]] = {}
+        for run in sorted(self.runs, key=lambda r: (r.env_id, r.algorithm, r.seed)):
+            if run.source == source:
+                found.setdefault((run.env_id, run.algorithm), []).append(run)
+        return found
+
+
+def collect(paths: Sequence[Path]) -> Collection:
+    """Read all runs and evaluations at or below ``paths``. Raises ``FileNotFoundError`` for a path that does not exist."""
+    result = Collection()
+    seen: set[Path] = set()
+    for path in paths:
+        if not os.path.exists(path):
+            raise FileNotFoundError(
+                f"{path} does not exist; name a run folder, a folder of run folders, or a file of `mikasa eval`"
+            )
+        if path.is_dir():
+            folders, files = _search(path)
+        else:
+            folders, files = [], [path]
+        before = len(result.runs) + len(result.problems)
+        for folder in folders:
+            if folder.resolve() not in seen:
+                seen.add(folder.resolve())
+                _read_run(folder, result)
+        for file in files:
+            if file.resolve() not in seen:
+                seen.add(file.resolve())
+                _read_evaluation(file, result, named=file == path)
+        if len(result.runs) + len(result.problems) == before and path.resolve() not in seen:
+            result.problems.append((path, "contains no run and no evaluation"))
+    _drop_repeated(result)
+    return result
+
+
+def _search(path: Path) -> tuple[list[Path], list[Path]]:
+    """The run folders at or below ``path``, and the JSON files that may be evaluations. What cannot be read is skipped."""
+    folders, files = [], []
+    for place, _, names in os.walk(path):
+        if any(fnmatch.filter(names, pattern) for pattern in RUN_FILES):
+            folders.append(Path(place))
+        files += [Path(place, name) for name in names if name.endswith(".json") and name != "final_eval.json"]
+    return sorted(folders), sorted(files)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ``ValueError`` that says what is wrong with the file."""
+    try:
+        if not path.is_file():
+            raise ValueError("not a regular file")
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return content
+
+
+def _scores(summary: dict[str, Any]) -> dict[str, float]:
+    scores = {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
+    if any(map(math.isinf, scores.values())):
+        raise ValueError(f"a result is infinite: {scores}")
+    return scores
+
+
+def _read_run(folder: Path, into: Collection) -> None:
+    file = folder / "final_eval.json"
+    if not file.is_file():
+        into.problems.append((folder, f"unfinished: no final_eval.json; {_how_far(folder)}"))
+        return
+    try:
+        content = _read_json(file)
+        run = Run(
+            path=folder,
+            source="training",
+            env_id=_task(content["env_id"], content.get("args") or {}),
+            algorithm=str(content["algorithm"]),
+            seed=int(content["seed"]),
+            steps=int(content["training_steps"]),
+            wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,
+            episodes=int(content["final"]["episodes"]),
+            scores=_scores(content["final"]),
+            args=dict(content.get("args") or {}),
+        )
+    except KeyError as error:
+        into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
+    except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
+        into.problems.append((folder, f"broken: {error}"))
+    else:
+        into.runs.append(run)
+        try:
+            read_progress(folder)
+        except ValueError as error:
+            into.problems.append((folder, f"counted, but not in the curves: {error}"))
+
+
+def _task(env_id: Any, args: dict[str, Any]) -> str:
+    own = " ".join(sorted(map(str, args.get("env_kwargs") or ())))
+    return f"{split_env_id(str(env_id))[1]} {own}".strip()
+
+
+def _how_far(folder: Path) -> str:
+    try:
+        last = f"progress.csv ends at step {float(read_progress(folder)[-1]['step']):,.0f}"
+    except (ValueError, KeyError, TypeError):
+        last = "progress.csv is missing or empty"
+    resume = "continue it with --resume" if any(folder.glob("resume-*.pt")) else "it has no checkpoint to --resume from"
+    return f"{last}; {resume}"
+
+
+def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
+    """Read a JSON file of `mikasa eval`. Another kind of file is a problem only if the user has ``named`` it."""
+    try:
+        content = _read_json(file)
+        if content.get("format") != EVALUATION_FORMAT:
+            if named:
+                found = content.get("format")
+                into.problems.append((file, f"its format is {found!r}, not {EVALUATION_FORMAT!r}"))
+            return
+        into.runs += [
+            Run(
+                path=file,
+                source="eval",
+                env_id=_task(content["env_id"], entry["args"]),
+                algorithm=str(content["algorithm"]),
+                seed=int(entry["seed"]),
+                steps=int(entry["training_steps"]),
+                wall_time=None,
+                episodes=int(content["seeds"]["episodes"]),
+                scores=_scores(entry["summary"]),
+                args=dict(entry["args"]),
+            )
+            for entry in content["runs"]
+        ]
+    except KeyError as error:
+        into.problems.append((file, f"broken: lacks {error}"))
+    except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
+        into.problems.append((file, f"broken: {error}"))
+
+
+def _drop_repeated(collection: Collection) -> None:
+    """Keep the longest of several runs with the same task, algorithm and seed: they are not independent samples."""
+    kept: dict[tuple[Source, str, str, int], Run] = {}
+    for run in sorted(collection.runs, key=lambda r: (-r.steps, -r.episodes)):
+        first = kept.setdefault((run.source, run.env_id, run.algorithm, run.seed), run)
+        if first is not run:
+            why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is already in {first.path}"
+            collection.problems.append((run.path, why))
+    collection.runs = [run for run in collection.runs if any(run is other for other in kept.values())]
