@@ -25,9 +25,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "seed-reused-for-all-environments",
         "mikasa_robo/core/seeds.py",
-        "keys = [(int(seed), i) for i in index]",
-        "keys = [(int(seed), 0) for i in index]",
+        "keys = [(s, first + i, k) for i in index]",
+        "keys = [(s, first, k) for i in index]",
         ("tests/test_tasks.py::test_a_seed_gives_env_i_the_same_episode_in_any_batch[RememberColor3-v0]",),
+    ),
+    Mutation(
+        "history-kept-at-a-reset",
+        "mikasa_robo/sim/env.py",
+        "            scene.px.renew(envs)\n",
+        "",
+        ("tests/test_history.py::test_a_used_environment_plays_what_a_new_one_plays[BunchOfColors7-v0]",),
     ),
     Mutation(
         "generator-not-advanced",

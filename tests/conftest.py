@@ -1,11 +1,14 @@
 """Says once per session what this machine can do, and skips the tests that need more."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
-from functools import cache
+import tempfile
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,21 +43,60 @@ def why_no_gpu() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a module that are about one environment ID stay together.
+# ---------------------------------------------------------------------- several processes
+def shares_a_fixture(item: pytest.Function) -> bool:
+    """Whether a test uses a fixture that other tests of its module use, too."""
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    return any(definitions[-1].scope == "module" for definitions in fixtures)
 
-    So do those about none. Environments that fixtures share are built once, and a long module is spread all the same.
-    All tests that draw are in one process, as the first picture of a process takes seconds.
+
+def group_of(item: pytest.Item) -> str:
+    """The name that a test shares with those that must run in the same process.
+
+    The tests of a module that are about one environment ID stay together, and so do those about none: environments that
+    fixtures share are built once, and a long module is spread all the same. All tests that draw are in one process, as the
+    first picture of a process takes seconds. A slow test is on its own, unless it shares a fixture.
     """
-    for item in items:
-        if item.get_closest_marker("render") is not None:
-            item.add_marker(pytest.mark.xdist_group("render"))
-            continue
-        params = (
-            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-        )
-        about = next((value for value in params if isinstance(value, str) and value.endswith("-v0")), "")
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {about}"))
+    if item.get_closest_marker("render") is not None:
+        return "render"
+    function = item if isinstance(item, pytest.Function) else None
+    if item.get_closest_marker("slow") is not None and not (function is not None and shares_a_fixture(function)):
+        return item.nodeid
+    params = function.callspec.params.values() if function is not None and hasattr(function, "callspec") else ()
+    about = next((value for value in params if isinstance(value, str) and value.endswith("-v0")), "")
+    return f"{item.path.name} {about}"
+
+
+def groups_file(workerinput: dict[str, Any]) -> Path:
+    """Where the first process tells the main one the groups: what xdist sends of a test is its ID alone."""
+    return Path(tempfile.gettempdir()) / f"mikasa-test-groups-{workerinput['testrunuid']}.json"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    workerinput = getattr(config, "workerinput", {})
+    if workerinput.get("workerid") == "gw0":
+        groups_file(workerinput).write_text(json.dumps({item.nodeid: group_of(item) for item in items}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Schedule by `group_of` for ``--dist loadgroup``: with pytest 9.2 the groups of xdist 3.8 have no effect."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class GroupScheduling(LoadScopeScheduling):
+        @cached_property
+        def groups(self) -> dict[str, str]:
+            file = groups_file(self.nodes[0].workerinput)
+            groups: dict[str, str] = json.loads(file.read_text())
+            file.unlink()
+            return groups
+
+        def _split_scope(self, nodeid: str) -> str:
+            return self.groups[nodeid]
+
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

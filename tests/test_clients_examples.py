@@ -58,3 +58,12 @@ def test_maniskill_wrappers(tmp_path: Path) -> None:
     assert len(returns) == 8
     assert np.isfinite(returns).all()
     assert (tmp_path / next(tmp_path.glob("*.h5")).name).stat().st_size > 0
+
+
+def test_the_paper_s_code_3_runs() -> None:
+    source = (FOLDER.parent / "paper_code_3.py").read_text()
+    assert "gym.make(env_id, **env_kwargs)" in source
+    names: dict[str, Any] = {}
+    exec(compile(source, "paper_code_3.py", "exec"), names)
+    assert names["env"].spec.kwargs["memory_length"] == 10
+    assert names["terminations"] or names["truncations"], "11 steps are an episode of memory_length 10"

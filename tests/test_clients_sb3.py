@@ -18,6 +18,7 @@ import torch
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("sb3_contrib")
 
+from mani_skill.utils.registration import TimeLimitWrapper
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
@@ -36,6 +37,7 @@ from wrapper_helpers import GREY, Canvas
 import mikasa_base
 import mikasa_robo
 from mikasa_robo.clients.sb3 import SB3VecEnv
+from mikasa_robo.sim.env import make as make_maniskill_task
 from mikasa_robo.utils.wrappers import BatchedTimeLimit
 
 ID = "RememberColor3-v0"
@@ -190,7 +192,9 @@ def test_options_are_those_of_all_environments(vec: Any) -> None:
 def test_attributes_and_methods(vec: Any) -> None:
     vec.reset()
     vec.step(actions(1)[0])
-    assert vec.get_attr("elapsed_steps") == [1] * N
+    steps = vec.get_attr("elapsed_steps")
+    assert steps == [1] * N
+    assert isinstance(steps[0], np.integer)
     assert vec.get_attr("horizon", [0, -1]) == [T, T]
     assert vec.has_attr("task_state")
     assert not vec.has_attr("no_such_thing")
@@ -441,6 +445,20 @@ def test_vec_video_recorder(state_env: Any, tmp_path: Path, monkeypatch: pytest.
 
 
 # ---------------------------------------------------------------------- other environments
+def test_a_task_of_maniskill_itself() -> None:
+    env = SB3VecEnv(TimeLimitWrapper(make_maniskill_task("PickCube-v1", num_envs=3, sim_threads=1), 2))
+    env.seed(1)
+    env.reset()
+    still = np.zeros((3, 8), np.float32)
+    assert not env.step(still)[2].any()
+    _, _, dones, infos = env.step(still)
+    assert dones.all()
+    assert [info["episode"]["l"] for info in infos] == [2] * 3
+    assert all(info["TimeLimit.truncated"] and not info["is_success"] for info in infos)
+    assert [info["elapsed_steps"] for info in env.step(still)[3]] == [1] * 3
+    env.close()
+
+
 @pytest.mark.slow
 def test_worker_processes() -> None:
     sizes = {name: value for name, value in SHORT.items() if name != "sim_backend"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +14,7 @@ from gymnasium.wrappers import vector
 
 import mikasa_base  # noqa: F401  (registers the small environments)
 import mikasa_robo  # noqa: F401  (registers the tasks)
+from mikasa_robo.utils.wrappers import UnbatchWrapper
 
 SHORT: dict[str, Any] = {
     "cue_steps": 2,
@@ -105,3 +108,38 @@ def test_cleanrl_s_chain_of_single_wrappers_on_small_environments(env_id: str) -
         ended += int(infos["_episode"].sum()) if "episode" in infos else 0
     assert ended >= 2
     envs.close()
+
+
+def test_gymnasium_s_wrappers_for_one_environment_on_a_robot_task() -> None:
+    plain: Any = gym.make(ID, obs_mode="joints+oracle", **SHORT)
+    env: Any = gym.wrappers.FlattenObservation(UnbatchWrapper(gym.make(ID, obs_mode="joints+oracle", **SHORT)))
+    env = gym.wrappers.NormalizeReward(gym.wrappers.ClipAction(gym.wrappers.RecordEpisodeStatistics(env)))
+    expected, _ = plain.reset(seed=2)
+    obs, _ = env.reset(seed=2)
+    total, over = 0.0, False
+    actions = iter(np.random.default_rng(0).uniform(-2, 2, (T, 8)).astype(np.float32))
+    while not over:
+        np.testing.assert_array_equal(obs, torch.cat([expected["joints"], expected["oracle"]], dim=1)[0].numpy())
+        action = next(actions)
+        obs, _, terminated, truncated, info = env.step(action)
+        expected, reward, *_ = plain.step(np.clip(action, -1, 1)[None])
+        total, over = total + float(reward), terminated or truncated
+    assert info["episode"]["r"] == pytest.approx(total, rel=1e-5)
+    assert info["episode"]["l"] == T
+    env.close()
+    plain.close()
+
+
+def test_small_environments_need_numpy_and_gymnasium_alone() -> None:
+    """What docs/other-libraries.md says of ``pip install --no-deps``."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'mani_skill', 'sapien', 'tyro', 'PIL'): sys.modules[name] = None\n"
+        "import gymnasium as gym, mikasa_base\n"
+        "env = gym.make('MemoryLength-v0'); env.reset(seed=0); env.step(env.action_space.sample())\n"
+        "batch = gym.make_vec('PassiveTMazeHard-v0', num_envs=4); batch.reset(seed=0)\n"
+        "batch.step(batch.action_space.sample())\n"
+        "ours = {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not {'mikasa_robo', 'stable_baselines3'} & ours, ours\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -89,9 +89,9 @@ def test_bad_lengths_are_named(lengths: tuple[int, int, int], named: str) -> Non
 
 # ---------------------------------------------------------------------- seeds
 def test_seeds_name_episodes() -> None:
-    assert episode_keys(np.int64(7), [0, 3]) == [(7, 0), (7, 3)]  # type: ignore[arg-type]
-    assert episode_keys([7, (8, 2)], [0, 3]) == [(7, 0), (8, 2)]
-    assert episode_keys(np.array([7, 8]), [0, 3]) == [(7, 0), (8, 0)]  # type: ignore[arg-type]
+    assert episode_keys(np.int64(7), [0, 3]) == [(7, 0, 0), (7, 3, 0)]  # type: ignore[arg-type]
+    assert episode_keys([7, (8, 2)], [0, 3]) == [(7, 0, 0), (8, 2, 0)]
+    assert episode_keys(np.array([7, 8]), [0, 3]) == [(7, 0, 0), (8, 0, 0)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

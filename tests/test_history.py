@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from task_helpers import Record, make, random_actions, row_of, simulation, step
+from task_helpers import Record, make, one_id_per_family, random_actions, row_of, simulation, step
 from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.sim.env import BatchedSimMixin
 
 SEED, OTHER = 7, 3
+QUICK = {*one_id_per_family(), "BunchOfColors7-v0", "RememberColor9-v0", "RememberShape9-v0", "InterceptMedium-v0"}
+"""One ID of each family, and those in which a trace was most often seen."""
 RESPONSE_STEPS = 8
 """Control steps of the response phase that are played: mistakes do not end an episode here."""
 
@@ -52,7 +54,10 @@ def use(env: Any) -> None:
         env.step(action)
 
 
-@pytest.mark.parametrize("env_id", mikasa_robo.TASKS)
+@pytest.mark.parametrize(
+    "env_id",
+    [pytest.param(env_id, marks=[] if env_id in QUICK else pytest.mark.slow) for env_id in mikasa_robo.TASKS],
+)
 def test_a_used_environment_plays_what_a_new_one_plays(env_id: str) -> None:
     env = new(env_id)
     actions = episode(env, SEED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from mani_skill.envs.sapien_env import BaseEnv
 from sim_helpers import copied
 
+import mikasa_robo
 from mikasa_robo.sim.draw_pool import default_processes
 from mikasa_robo.sim.env import make
 from mikasa_robo.sim.scene_copy import CannotCopyError, build, describe
@@ -176,3 +178,31 @@ def test_if_a_process_ends_this_one_draws(env: BaseEnv, caplog: pytest.LogCaptur
     assert not processes()
     env.step(torch.zeros(N, 8))
     assert np.isfinite(env.get_obs()["sensor_data"]["base_camera"]["rgb"].numpy()).all()
+
+
+@pytest.mark.render
+def test_a_task_whose_scenes_were_replaced_is_drawn() -> None:
+    """A reset of a task moves its bodies to new scenes; lights and cameras stay in the old ones."""
+    settings = SETTINGS | {"obs_mode": "rgb", "robot_uids": "panda_wristcam"}
+    with contextlib.closing(
+        mikasa_robo.make_env("RememberColor3-v0", N, render_workers=WORKERS, sim_threads=1, **settings)
+    ) as wrapped:
+        env: Any = wrapped.unwrapped
+        wrapped.reset(seed=0)
+        for options in ({}, {"env_idx": torch.tensor([1])}):
+            wrapped.step(torch.full((N, 8), 0.5))
+            before = wrapped.step(torch.full((N, 8), 0.5))[0]["rgb"].clone()
+            drawn, _ = wrapped.reset(options=options)
+            assert env.scene._drawing._pool is not None, "this process has drawn"
+            same = [torch.equal(before[i], drawn["rgb"][i]) for i in range(N)]
+            assert same == ([False] * N if not options else [True, False, True])
+            stepped = wrapped.step(torch.zeros(N, 8))[0]["rgb"].clone()
+            assert env.scene._drawing._pool is not None, "this process has drawn"
+            drawing, env.scene._drawing = env.scene._drawing, None
+            groups = [sensor.camera.camera_group for sensor in env.scene.sensors.values()]
+            for group in groups:
+                group._elsewhere = None
+            assert torch.equal(wrapped.unwrapped.get_obs()["rgb"], stepped)
+            env.scene._drawing = drawing
+            for group in groups:
+                group._elsewhere = drawing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import multiprocessing
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from sim_helpers import ROOT
+from task_helpers import one_id_per_mechanic
 
 from mikasa_robo.baselines import command, ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.checkpoints import (
@@ -27,6 +29,7 @@ from mikasa_robo.baselines.checkpoints import (
     write_atomically,
 )
 from mikasa_robo.baselines.loggers import ProgressCsv, sole_writer
+from mikasa_robo.catalog import CATALOG
 
 # 20 updates of 64 steps, a checkpoint after each 192 (so after updates 3, 6, ...), evaluations in between
 ARGV = shlex.split(
@@ -295,18 +298,57 @@ def test_progress_goes_on_after_a_row_that_was_cut_short(tmp_path: Path) -> None
     assert path.read_text().split() == ["step,a,b", "1.0,2.0,", "2.0,3.0,4.0", "3.0,5.0,"]
 
 
+ROBOT_ARGV = (
+    "--preset none --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --stagger-groups 2 --eval-every 0 "
+    "--eval-episodes 1 --eval-num-envs 1 --no-video --torch-threads 1 --sim-backend physx_cpu --hidden-sizes 8 "
+    "--exact-resume"
+)
+
+
+def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
+    """As `kill_after`, in a copy of this process, which has imported everything and simulated other tasks."""
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.1)
+        return update(*args)
+
+    def run() -> None:
+        ppo_mlp.update = slowly
+        ppo_mlp.main(argv)
+
+    update = ppo_mlp.update
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.is_alive():
+        if (run_dir / "progress.csv").exists() and len(rows_of(run_dir)) >= rows:
+            break
+        time.sleep(0.02)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
 @pytest.mark.slow
-def test_a_robot_task_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated episodes begin alike in a new process and in one that has simulated others before."""
+@pytest.mark.parametrize("env_id", one_id_per_mechanic())
+def test_a_robot_task_resumes_to_the_bit(env_id: str, tmp_path: Path) -> None:
+    """Simulated episodes begin alike in a new process and in one that has simulated others before.
+
+    The processes that are killed have seen the cue, the delay and touches at random; so has the one that goes on.
+    """
+    cue, delay = CATALOG[env_id].cue, CATALOG[env_id].delay
+    # the middle of the response is played before the checkpoint, and again after it
+    updates = -(-(cue + delay + 10) // 16)
+    steps = updates * 32
     argv = shlex.split(
-        "--env-id RememberColor3-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 384 --no-video "
-        "--num-minibatches 2 --update-epochs 1 --stagger-groups 2 --checkpoint-every 128 --eval-every 0 "
-        "--eval-episodes 2 --eval-num-envs 2 --torch-threads 1 --sim-backend physx_cpu --lstm-size 16 --exact-resume"
+        f"--env-id {env_id} {ROBOT_ARGV} --total-timesteps {2 * steps} --checkpoint-every {steps} "
+        "--env-kwargs on_mistake=ignore"
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert ppo_lstm.main([*argv, "--run-dir", str(whole)]) == 0
-    kill_after(3, "ppo_lstm", [*argv, "--run-dir", str(killed)], killed)
-    assert ppo_lstm.main(["--resume", str(killed)]) == 0
+    assert ppo_mlp.main([*argv, "--run-dir", str(whole)]) == 0
+    kill_fork_after(updates + 1, [*argv, "--run-dir", str(killed)], killed)
+    assert not (killed / "final_eval.json").exists()
+    assert ppo_mlp.main(["--resume", str(killed)]) == 0
     one, two = (read_policy(path / "checkpoint.pt") for path in (whole, killed))
     for name, value in one["state_dict"].items():
         assert torch.equal(two["state_dict"][name], value), name

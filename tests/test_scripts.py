@@ -1,9 +1,11 @@
-"""scripts/test.sh: which tests its two rounds run, and its exit code. Nothing is set up, and no test is run."""
+"""scripts/test.sh: which tests its two rounds run, and its exit code, without setup or tests; and which run together."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,59 @@ def test_a_failure_of_either_round_counts(checkout: Path, codes: tuple[int, int]
 def test_an_interrupted_round_is_the_last(checkout: Path) -> None:
     code, called = rounds(checkout, (INTERRUPTED, PASSED))
     assert (code, len(called)) == (INTERRUPTED, 1)
+
+
+TESTS = """
+import os
+from pathlib import Path
+import pytest
+
+@pytest.fixture(autouse=True)
+def note(request):
+    with (Path(__file__).parent / os.environ["PYTEST_XDIST_WORKER"]).open("a") as file:
+        print(Path(__file__).stem, request.node.name, file=file)
+
+@pytest.mark.parametrize("env_id", [f"{x}-v0" for x in "ABCDEF"])
+@pytest.mark.parametrize("number", range(4))
+def test_of_an_id(env_id, number): pass
+
+@pytest.mark.render
+@pytest.mark.parametrize("number", range(3))
+def test_that_draws(number): pass
+"""
+
+
+def test_tests_of_one_id_and_those_that_draw_run_in_one_process(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / name).write_text(TESTS)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "2",
+            "--dist",
+            "loadgroup",
+            "-W",
+            "ignore",
+            "-p",
+            "no:cacheprovider",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "MIKASA_RENDERING": "works", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    ran = [set(path.read_text().splitlines()) for path in (tmp_path / "gw0", tmp_path / "gw1")]
+    assert sum(map(len, ran)) == 2 * (6 * 4 + 3)
+    drawn = [{line for line in lines if "draws" in line} for lines in ran]
+    assert sorted(map(len, drawn)) == [0, 6], "a picture is drawn in both processes"
+    groups = [{(line.split()[0], line[-5:-1]) for line in lines if "of_an_id" in line} for lines in ran]
+    assert all(groups), "one process does everything"
+    assert not groups[0] & groups[1], "an ID is in both processes"
+    assert not list(tmp_path.glob("mikasa-test-groups*"))

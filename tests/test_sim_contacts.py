@@ -104,7 +104,7 @@ def test_queries_equal_the_sum_of_all_contacts(stack: BaseEnv) -> None:
 def test_only_contacts_that_are_asked_about_are_kept(stack: BaseEnv) -> None:
     """In most steps the cubes touch the table only, and a query about the hand keeps none of that."""
     px = stack.scene.px
-    reader = type(px._contacts)(px._layout, px._strictness)
+    reader = type(px._contacts)(px._layout, px._systems, px._strictness)
     hand = stack.agent.robot.links_map["panda_hand"]
     query = reader.create_query(list(zip(hand._bodies, stack.cubeA._bodies, strict=True)))
     stack.reset(seed=4)

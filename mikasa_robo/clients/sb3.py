@@ -53,12 +53,13 @@ class SB3VecEnv(VecEnv):
 
     After ``seed(s)`` the next reset gives environment i the episode that a single environment plays with the seed s + i.
 
-    The N environments are one object. `get_attr` gives row i of a tensor (N, ...) for environment i, and everything else to
-    each of them; `env_method` calls the method once and divides what it returns in the same way.
+    The N environments are one object. `get_attr` gives row i of a tensor (N, ...) for environment i, as NumPy, and
+    everything else to each of them; `env_method` calls the method once and divides what it returns in the same way.
 
     Args:
-        env: what ``gymnasium.make``, `mikasa_robo.make_env` or a wrapper of these returns. It must have batched
-            observations, rewards and flags, no automatic resets, and a time limit of its own.
+        env: what ``gymnasium.make``, `mikasa_robo.make_env` or a wrapper of these returns: batched observations, rewards
+            and flags, and no automatic resets. ManiSkill's own tasks, made by `mikasa_robo.sim.env.make`, need ManiSkill's
+            ``TimeLimitWrapper``, or their episodes go on until success.
 
     Raises:
         TypeError: ``env`` is not such an environment.
@@ -172,7 +173,7 @@ class SB3VecEnv(VecEnv):
         Raises:
             AttributeError: neither the environment nor a wrapper has it.
         """
-        values = _split_value(self.env.get_wrapper_attr(attr_name), self.num_envs)
+        values = _split_value(_to_numpy(self.env.get_wrapper_attr(attr_name)), self.num_envs)
         return [values[i] for i in self._checked(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
@@ -201,7 +202,8 @@ class SB3VecEnv(VecEnv):
             ValueError: ``indices`` does not name all environments, which share the method.
         """
         self._require_all(f"env_method({method_name!r})", self._checked(indices))
-        return _split_value(self.env.get_wrapper_attr(method_name)(*method_args, **method_kwargs), self.num_envs)
+        result = self.env.get_wrapper_attr(method_name)(*method_args, **method_kwargs)
+        return _split_value(_to_numpy(result), self.num_envs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None

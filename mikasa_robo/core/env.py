@@ -277,17 +277,17 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
 
-        The last action is not saved: it becomes zeros, as after a reset.
-        """
+        Takes tensors or arrays. The last action, which is not saved, becomes zeros. On a CPU, environments that are in the
+        state already are left alone, since PhysX rounds what is set."""
+        index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
+        index, state_dict = saving.in_order(index, saving.to_tensors(state_dict, len(index), self.device))
         if "task" in state_dict:
             saving.check_task(state_dict["task"], self.task_state)  # before anything is overwritten
-        index = torch.arange(self.num_envs, device=self.device)
-        if env_idx is not None:
-            # ManiSkill writes rows through a mask, in ascending order of the envs
-            index, order = self._checked_env_idx(env_idx).sort()
-            state_dict = tensors.take_rows(state_dict, order)
-        super().set_state_dict(state_dict, None if env_idx is None else index)
         self._action[index] = 0.0
+        if not tensors.reads_wait(self.device):
+            index, state_dict = saving.changes(index, state_dict, self.get_state_dict())
+        if len(index):
+            super().set_state_dict(state_dict, index if len(index) < self.num_envs else None)
         if "task" in state_dict:
             saving.load_task(state_dict["task"], self.task_state, self._elapsed_steps, self._speeds, index)
         if "controller" in state_dict:

@@ -42,9 +42,18 @@ class BatchedPCG64:
         """(N, 8) int64, a copy: each generator's state, then its increment."""
         return torch.cat([self._state, self._increment], dim=1)
 
-    def seed(self, index: Tensor, entropy: Sequence[Sequence[int]]) -> None:
-        """Starts the generators ``index`` (b,) as ``default_rng(SeedSequence(e))`` does, for each e of ``entropy``."""
-        states = [np.random.PCG64(np.random.SeedSequence(e)).state["state"] for e in entropy]
+    def seed(self, index: Tensor, entropy: Sequence[Sequence[int]], drawn: Sequence[int] | None = None) -> None:
+        """Starts the generators ``index`` (b,) as ``default_rng(SeedSequence(e))`` does, for each e of ``entropy``.
+
+        Args:
+            index: (b,) generators.
+            entropy: b seeds.
+            drawn: how many numbers each is to skip; None: 0.
+        """
+        fresh = [np.random.PCG64(np.random.SeedSequence(e)) for e in entropy]
+        for generator, numbers in zip(fresh, drawn or (), strict=False):
+            generator.advance(numbers)
+        states = [generator.state["state"] for generator in fresh]
         words = torch.tensor([_words(s["state"]) + _words(s["inc"]) for s in states], dtype=torch.int64)
         words = words.reshape(len(states), 2 * WORDS).to(self._state.device, non_blocking=True)
         self._state[index], self._increment[index] = words[:, :WORDS], words[:, WORDS:]

@@ -8,9 +8,59 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
+
 from . import state
 
 CLOCK, SPEEDS = "elapsed_steps", "object_speeds"
+
+
+def to_tensors(saved: Mapping[str, Any], num_rows: int, device: torch.device, where: str = "") -> dict[str, Any]:
+    """A nested dict of tensors, from one of tensors or NumPy arrays.
+
+    Args:
+        saved: leaves (b, D), or (D,) for a single environment.
+        num_rows: b.
+        device: where the tensors are wanted.
+        where: path of ``saved``, for messages.
+
+    Raises:
+        ValueError: a leaf has another number of rows.
+    """
+    made: dict[str, Any] = {}
+    for name, value in saved.items():
+        path = f"{where}/{name}" if where else name
+        if isinstance(value, Mapping):
+            made[name] = to_tensors(value, num_rows, device, path)
+            continue
+        tensor = torch.as_tensor(value, device=device)
+        tensor = tensor[None] if tensor.ndim == 1 else tensor
+        if len(tensor) != num_rows:
+            raise ValueError(f"the saved {path} has {len(tensor)} rows for {num_rows} environments: give one for each")
+        made[name] = tensor
+    return made
+
+
+def in_order(index: Tensor, rows: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """``index`` (b,) in ascending order, as ManiSkill writes rows through a mask, and ``rows`` (b, …) accordingly."""
+    index, order = index.sort()
+    return index, tensors.take_rows(rows, order)
+
+
+def changes(index: Tensor, rows: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """Those of ``index`` (b,) and of ``rows`` (b, …) that differ from the same rows of ``now`` (N, …)."""
+    chosen = torch.nonzero(_differs(index, rows, now)).flatten()
+    return index[chosen], tensors.take_rows(rows, chosen)
+
+
+def _differs(index: Tensor, rows: Mapping[str, Any], now: Mapping[str, Any]) -> Tensor:
+    differs = torch.zeros(len(index), dtype=torch.bool, device=index.device)
+    for name, value in rows.items():
+        if isinstance(value, Mapping):
+            differs |= _differs(index, value, now[name])
+        else:
+            differs |= (value.reshape(len(index), -1) != now[name][index].reshape(len(index), -1)).any(dim=1)
+    return differs
 
 
 def save_task(task_state: object, elapsed: Tensor, speeds: Tensor) -> dict[str, Tensor]:
