@@ -202,7 +202,7 @@ def test_a_task_whose_scenes_were_replaced_is_drawn() -> None:
             groups = [sensor.camera.camera_group for sensor in env.scene.sensors.values()]
             for group in groups:
                 group._elsewhere = None
-            assert torch.equal(wrapped.unwrapped.get_obs()["rgb"], stepped)
+            assert torch.equal(env.get_obs()["rgb"], stepped)
             env.scene._drawing = drawing
             for group in groups:
                 group._elsewhere = drawing
