@@ -20,9 +20,11 @@ SECONDS = 3.0
 TRAIN = ("train", "ppo-mlp", "--env-id", "MemoryLengthEasy-v0", "--total-timesteps", "10000000", "--no-video")
 SMALL = ("--num-envs", "4", "--num-steps", "8", "--eval-num-envs", "2", "--run-dir", "run")
 
-# As the console script begins, but with a moment at which the process stops until the signal is there.
+# As the console script begins in a terminal, but with a moment at which the process stops until the signal is there. A shell
+# that started the tests in the background has let this process ignore SIGINT.
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import mikasa_suite
 {hook}
 sys.exit(mikasa_suite.main())
