@@ -36,6 +36,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -149,6 +150,10 @@ def fork(folder: Path, work: Callable[[], int]) -> tuple[int, str, str, float]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            if (
+                "tqdm" in sys.modules
+            ):  # its own lock is shared with other cases, and one that is killed never releases it
+                sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
             signal.alarm(WALL_SECONDS)
             code = work()
         except BaseException:

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 import torch
 from sim_helpers import ROOT
 from task_helpers import one_id_per_mechanic
+from tqdm import tqdm
 
 from mikasa_robo.baselines import environments, ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.checkpoints import (
@@ -315,6 +317,7 @@ def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
         return update(*args)
 
     def run() -> None:
+        tqdm.set_lock(threading.RLock())  # its own is shared with forks, and whoever is killed never releases it
         ppo_mlp.update = slowly
         ppo_mlp.main(argv)
 
