@@ -145,6 +145,7 @@ class RunLogger:
             self._csv.go_on(after)
         self._tensorboard = SummaryWriter(str(run_dir), purge_step=None if after is None else after + 1)
         table = "\n".join(f"|{name}|{value}|" for name, value in config.items())
+        table = table.encode(errors="backslashreplace").decode()  # a path may hold bytes that are not UTF-8
         self._tensorboard.add_text("args", f"|argument|value|\n|-|-|\n{table}")
         self._wandb: Any = None
         if wandb_options is not None:

@@ -488,3 +488,19 @@ def test_the_read_only_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 assert mikasa_robo.TASKS  # registers the tasks
+
+
+def test_a_reset_of_no_environment_is_named_where_there_is_one() -> None:
+    env = gym.make("RememberColor3-v0", sim_backend="physx_cpu")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"env_idx=\[\] names no environment"):
+        env.reset(options={"env_idx": []})
+    env.step(np.zeros((1, 8)))
+    env.close()
+
+
+def test_arguments_that_are_not_utf_8_are_logged(tmp_path: Path) -> None:
+    from mikasa_robo.baselines.loggers import RunLogger
+
+    RunLogger(tmp_path, {"control_mode": "\udc80"}, None).close()
+    assert list(tmp_path.glob("events.*"))

@@ -67,7 +67,7 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
 
     Raises:
         TypeError: neither whole numbers nor bools.
-        ValueError: an environment is named twice, or the number of bools is not N.
+        ValueError: an environment is named twice, or the number of bools is not N, or none of one is named.
         IndexError: an environment that is not there.
     """
     try:
@@ -83,6 +83,8 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
             raise ValueError(f"env_idx has {len(index)} bools for {num_envs} environments: give one for each")
         index = torch.nonzero(index).reshape(-1)
     index = index.to(torch.int64)
+    if num_envs == 1 and not len(index):  # ManiSkill's simulation of a single environment cannot reset none
+        raise ValueError("env_idx=[] names no environment: name 0, or leave it out")
     if not tensors.reads_wait(index.device):
         if len(index.unique()) != len(index):
             raise ValueError(f"env_idx={index.tolist()} names an env twice")
