@@ -33,6 +33,7 @@ from mikasa_robo.baselines.ppo_mlp import Args
 from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 from mikasa_robo.sim.make_arguments import BYTES_PER_ENV, MOST_ENVS
 from mikasa_robo.tools import cli, plot, report
+from mikasa_robo.tools.output import FileTakenError, require_new_file, require_new_files
 
 ROBOT = "RememberColor3-v0"
 OBS = 65
@@ -504,3 +505,11 @@ def test_arguments_that_are_not_utf_8_are_logged(tmp_path: Path) -> None:
 
     RunLogger(tmp_path, {"control_mode": "\udc80"}, None).close()
     assert list(tmp_path.glob("events.*"))
+
+
+def test_a_broken_link_is_not_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nothing")
+    for check in (lambda path: require_new_file(path), lambda path: require_new_files(path.parent, [path])):
+        with pytest.raises(FileTakenError, match="link"):
+            check(tmp_path / "link")
+        check(tmp_path / "new")

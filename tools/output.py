@@ -36,7 +36,7 @@ def require_new_file(path: Path, option: str = "--out") -> None:
     problem = why_not_writable(path.parent, path.name)
     if problem is not None:
         raise OptionError(f"{option} {path}: {problem}; name another file")
-    if path.exists():
+    if os.path.lexists(path):  # a broken link, too
         raise FileTakenError(f"{option} {path} exists; name another file, or move that one away")
     remove_leftovers(path.parent)
 
@@ -44,7 +44,7 @@ def require_new_file(path: Path, option: str = "--out") -> None:
 def require_new_files(folder: Path, files: Sequence[Path], option: str = "--out") -> None:
     """Raise OptionError unless all ``files`` are new and can be written to ``folder``; see `require_folder`."""
     require_folder(folder, option, max((path.name for path in files), key=len, default=""))
-    taken = [path.name for path in files if path.exists()]
+    taken = [path.name for path in files if os.path.lexists(path)]
     if taken:
         raise FileTakenError(
             f"{option} {folder} already contains {', '.join(taken)}; choose another folder, or move these files away"
