@@ -11,9 +11,29 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["CATALOG", "DEFAULT_VIEW", "CameraView", "MemoryType", "TaskSpec", "index_by_id", "recall_response_steps"]
+__all__ = [
+    "CATALOG",
+    "CERTIFICATIONS",
+    "DEFAULT_VIEW",
+    "CameraView",
+    "Certification",
+    "MemoryType",
+    "TaskSpec",
+    "index_by_id",
+    "recall_response_steps",
+]
 
 MemoryType = Literal["object", "spatial", "capacity", "sequential"]
+Certification = Literal["certified", "report held", "body", "weak"]
+CERTIFICATIONS: Mapping[Certification, str] = MappingProxyType(
+    {
+        "certified": "scene and body ruled out",
+        "report held": 'body can hold it (report arm="held")',
+        "body": "body can hold it even then",
+        "weak": "weak",
+    }
+)
+"""What the policies without memory that we tried show about a task: what else than memory can hold the cue."""
 Point = tuple[float, float, float]
 
 
@@ -55,6 +75,10 @@ class TaskSpec:
     """What the ID adds to the family, such as ``"3x2"``; empty if the family has one member."""
     memory: MemoryType
     """The kind of memory that the task tests."""
+    certification: Certification | None = None
+    """What else than memory can hold the cue, see `CERTIFICATIONS`; None if nobody has measured it."""
+    paper: bool = True
+    """Whether the paper has this task; the others are forms of its tasks that are ours."""
     cue: int
     """Steps in which the information is on view."""
     delay: int = 0
@@ -127,6 +151,8 @@ def _family(
     modes: Mapping[str, Mapping[str, Any]],
     *,
     memory: MemoryType,
+    certification: Certification,
+    paper: bool = True,
     cue: int,
     cues: int | Callable[..., int] = 1,
     delay: int = 0,
@@ -139,13 +165,13 @@ def _family(
     entry_point: str,
     skill: str | Mapping[str, str],
     view: CameraView = DEFAULT_VIEW,
-    gallery: tuple[str, CameraView],
+    gallery: tuple[str, CameraView] | None = None,
 ) -> Iterator[TaskSpec]:
     """Yield a row for each mode.
 
     ``cue`` is the length of each of the ``cues``. ``cues``, ``response`` and ``oracle_shape`` may be computed from the
     mode's constructor arguments; ``instruction`` may name these and, as ``{words}``, the mode's own words. ``skill`` may
-    differ by mode. ``gallery`` is the mode that the documentation shows and the camera for it.
+    differ by mode. ``gallery`` is the mode that the documentation shows and the camera for it, None if it shows none.
     """
     for mode, kwargs in modes.items():
         count = cues(**kwargs) if callable(cues) else cues
@@ -154,6 +180,8 @@ def _family(
             family=family,
             mode=mode,
             memory=memory,
+            certification=certification,
+            paper=paper,
             cue=cue * count,
             delay=delay,
             response=response(**kwargs) if callable(response) else response,
@@ -166,7 +194,7 @@ def _family(
             kwargs=kwargs,
             skill=skill if isinstance(skill, str) else skill[mode],
             view=view,
-            gallery=gallery[1] if mode == gallery[0] else None,
+            gallery=gallery[1] if gallery is not None and mode == gallery[0] else None,
         )
 
 
@@ -187,6 +215,7 @@ def _rows() -> Iterator[TaskSpec]:
         "ShellGame",
         {"Touch": {"mode": "touch"}, "Push": {"mode": "push"}, "Pick": {"mode": "pick"}},
         memory="object",
+        certification="report held",
         cue=5,
         response=85,
         oracle="mug with the ball: 0 left, 1 centre, 2 right",
@@ -209,6 +238,7 @@ def _rows() -> Iterator[TaskSpec]:
         "Intercept",
         _SPEEDS,
         memory="spatial",
+        certification="weak",
         cue=90,
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
@@ -222,6 +252,7 @@ def _rows() -> Iterator[TaskSpec]:
         "InterceptGrab",
         _SPEEDS,
         memory="spatial",
+        certification="weak",
         cue=90,
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
@@ -235,6 +266,7 @@ def _rows() -> Iterator[TaskSpec]:
         "RotateLenient",
         _SIGNS,
         memory="spatial",
+        certification="body",
         cue=1,
         response=89,
         oracle="signed angle still to turn",
@@ -250,6 +282,7 @@ def _rows() -> Iterator[TaskSpec]:
         "RotateStrict",
         _SIGNS,
         memory="object",
+        certification="body",
         cue=1,
         response=89,
         oracle="signed angle still to turn",
@@ -265,6 +298,7 @@ def _rows() -> Iterator[TaskSpec]:
         "TakeItBack",
         {"": {}},
         memory="spatial",
+        certification="body",
         cue=1,
         response=179,
         oracle="initial position of the cube",
@@ -278,6 +312,7 @@ def _rows() -> Iterator[TaskSpec]:
         "RememberColor",
         _counts(3, 5, 9),
         memory="object",
+        certification="report held",
         cue=5,
         delay=5,
         response=50,
@@ -292,6 +327,7 @@ def _rows() -> Iterator[TaskSpec]:
         "RememberShape",
         _counts(3, 5, 9),
         memory="object",
+        certification="report held",
         cue=5,
         delay=5,
         response=50,
@@ -306,6 +342,7 @@ def _rows() -> Iterator[TaskSpec]:
         "RememberShapeAndColor",
         {f"{shapes}x{colors}": {"shapes": shapes, "colors": colors} for shapes, colors in ((3, 2), (3, 3), (5, 3))},
         memory="object",
+        certification="report held",
         cue=5,
         delay=5,
         response=50,
@@ -321,6 +358,7 @@ def _rows() -> Iterator[TaskSpec]:
         "BunchOfColors",
         _counts(3, 5, 7),
         memory="capacity",
+        certification="report held",
         cue=5,
         delay=5,
         response=110,
@@ -336,6 +374,7 @@ def _rows() -> Iterator[TaskSpec]:
         "SeqOfColors",
         _counts(3, 5, 7),
         memory="capacity",
+        certification="report held",
         cue=5,
         cues=lambda n: n,
         delay=5,
@@ -352,6 +391,7 @@ def _rows() -> Iterator[TaskSpec]:
         "ChainOfColors",
         _counts(3, 5, 7),
         memory="sequential",
+        certification="report held",
         cue=5,
         cues=lambda n: n,
         delay=5,

@@ -14,7 +14,7 @@ import tyro
 
 import mikasa_robo
 import mikasa_suite
-from mikasa_robo.catalog import CATALOG, MemoryType, TaskSpec
+from mikasa_robo.catalog import CATALOG, CERTIFICATIONS, MemoryType, TaskSpec
 
 from .extras import TRAIN_MODULES, missing_module_message
 
@@ -172,7 +172,7 @@ def _list(options: ListTasks) -> int:
     rows = [
         row for row in CATALOG.values() if options.family in (None, row.family) and options.memory in (None, row.memory)
     ]
-    _print_table(("ID", "T", "memory", "cue/delay", "oracle", "prompt"), [_cells(row) for row in rows])
+    _print_table(("ID", "T", "memory", "certification", "cue/delay", "oracle", "prompt"), [_cells(row) for row in rows])
     print(f"{len(rows)} of {len(CATALOG)} tasks")
     return 0
 
@@ -229,6 +229,7 @@ def _cells(row: TaskSpec) -> tuple[str, ...]:
         row.id,
         str(row.horizon),
         row.memory,
+        "-" if row.certification is None else CERTIFICATIONS[row.certification],
         "always on view" if row.cue == row.horizon else f"{row.cue}/{row.delay}",
         f"{row.oracle} ({shape})",
         row.prompt or "-",
