@@ -33,9 +33,11 @@ UNCOVERED = BALL_RADIUS
 """A wrong mug whose rim is anywhere higher above the table than this is a mistake, m. The centre of a ball under the mug
 lies so high, so below it the rim hides the centre from all sides. It gets there by a lift of 0.02 m, by a tilt of 0.34 rad
 on its edge (2 MUG_RADIUS sin 0.34 = 0.02), or by both in part."""
-STANDING = 0.005
-"""A mug whose rim is nowhere higher above the table than this stands, m: it is tilted by 0.08 rad at most. The rim of a mug
-that lies on its side is 2 MUG_RADIUS high, and that of one on its head MUG_HEIGHT."""
+ON_TABLE = 0.005
+"""A mug whose lowest point is lower than this is on the table, m."""
+STANDING = 0.015
+"""A mug on the table whose rim is nowhere higher than this stands, m: it is tilted by 0.25 rad at most, as by a finger that
+leans on it, and falls back. The rim of a mug on its side is 2 MUG_RADIUS high, and that of one on its head MUG_HEIGHT."""
 MUG_COLOR = (0.55, 0.38, 0.24, 1.0)
 MUG_NAMES = ("left", "centre", "right")  # as the robot sees them: left is +y
 
@@ -129,7 +131,7 @@ class ShellGame(MemoryEnv[ShellState]):
     Randomisations: the row's centre, x ∈ -0.1 ± 0.1 m, y ∈ ±0.1 m; the mug with the ball, uniform among three; the arm's
     start. The mugs stand 0.2 m apart along y.
     Success: Touch: the right mug was touched for 0.1 s. Push: the right mug is within 0.1 m of the point 0.2 m ahead (+x)
-    of where it stood, stands on the table (no point of its rim is higher than 0.005 m) and is slower than 0.05 m/s over a
+    of where it stood, stands on the table (lowest point below 0.005 m, rim below 0.015 m) and is slower than 0.05 m/s over a
     control step. Pick: the right mug's lowest point is above 0.1 m. All: the robot is static.
     Failure: a wrong mug was lifted or tilted so that a point of its rim was higher than 0.02 m, the height of a ball's
     centre. Push, Pick: a wrong mug was moved by more than 0.05 m in x and y. Touch: a wrong mug was touched for 0.1 s in
@@ -222,7 +224,8 @@ class ShellGame(MemoryEnv[ShellState]):
 
     def _stands_in_zone(self, s: ShellState, mug: Tensor) -> Tensor:
         """(N,) bool: a mug (N, ≥ 7) stands on the table in the zone."""
-        stands = highest_rim_point(mug[:, :7]) < STANDING
+        pose = mug[:, :7]
+        stands = (highest_rim_point(pose) < STANDING) & (lowest_point(pose) < ON_TABLE)
         return stands & (self._distance_to_zone_centre(s, mug) < ZONE_RADIUS)
 
     def outcome(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
