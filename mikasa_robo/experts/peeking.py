@@ -59,7 +59,7 @@ class Peek(Policy):
 
     It was written against the rules of commit a9c1e03, where `visible` showed the ball under a raised mug and a look was no
     mistake; with ``take_if_alive=False`` it then succeeded in 72 % (Push) and 53 % (Pick) of 64 episodes with
-    ``arm="held"``, and failed for lack of time. In the present ShellGame a look that would uncover the ball ends the episode
+    ``arm="held"``; most others ran out of time. In the present ShellGame a look that would uncover the ball ends the episode
     or has found the right mug, and a smaller one shows nothing. Both leave the chance of a guess, 1/3.
 
     Args:
