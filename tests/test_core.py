@@ -281,6 +281,21 @@ def test_a_touch_counts_after_two_steps_and_once_per_hold() -> None:
     assert hold([[1, 1], [1, 1]]) == [[1], [1]]
 
 
+def test_taps_add_up_where_asked() -> None:
+    def news(pattern: list[int], sums: bool) -> list[int]:
+        held, found = torch.zeros(1, 1, dtype=torch.int64), []
+        for t, touched in enumerate(pattern):
+            one = torch.tensor([[bool(touched)]])
+            held, new = hold_touches(held, one, torch.tensor([True]), sums=torch.tensor([[sums]]))
+            found += [t] if bool(new) else []
+        return found
+
+    assert news([1, 0, 0, 0, 1, 0], sums=True) == [4]
+    assert news([1, 0, 0, 0, 1, 0], sums=False) == []
+    assert news([0, 1, 0, 0, 0], sums=True) == [], "a single tap"
+    assert news([1, 1, 0, 0, 0], sums=True) == news([1, 1, 0, 0, 0], sums=False) == [1]
+
+
 def test_touches_count_in_the_response_only() -> None:
     assert hold([[1]] * 5, active=[False] * 5) == [[]]
     # a hand that lies on the object when the response begins still has to hold it there for two steps
@@ -618,7 +633,9 @@ def test_shell_episodes_and_where_things_stand() -> None:
     phase = torch.arange(3 * N) % 3
     visible, poses = shell_layout(s, phase)
     assert poses.shape == (3 * N, 4, 7)
-    assert bool(visible[:, 0].all()), "the ball is always there"
+    assert torch.equal(visible[:, 0], phase == CUE), "a covered ball is not there to be seen"
+    s.decided[::2] = True
+    assert torch.equal(shell_layout(s, phase)[0][:, 0], (phase == CUE) | s.decided)
     assert torch.equal(visible[:, 1:], (phase != CUE)[:, None].expand(-1, 3))
     row = torch.arange(3 * N)
     assert torch.equal(poses[row, 0, :2], s.places[row, s.target])

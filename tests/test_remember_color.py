@@ -110,11 +110,23 @@ def test_a_wrong_touch_fails_and_success_is_impossible_afterwards(env: Env) -> N
 def test_touches_of_one_step_never_count(env: Env) -> None:
     task, s = task_of(env), fresh()
     for k in range(12):
-        index = s.target[:, 0] if k % 4 == 0 else (s.target[:, 0] + 1) % 3 if k % 4 == 2 else None
+        # the target again and again, each wrong cube once
+        index = s.target[:, 0] if k % 4 == 0 else (s.target[:, 0] + k // 4 + 1) % 3 if k in (2, 6) else None
         nothing = torch.zeros(MANY, 3, 3, dtype=torch.bool)
         task.update_state(s, step_data(), nothing if index is None else touch(index, 0))
     verdict = task.outcome(s, step_data())
     assert not bool((verdict["success"] | verdict["fail"] | verdict["touched"]).any())
+
+
+def test_taps_of_a_wrong_cube_add_up_to_a_mistake(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    wrong = (s.target[:, 0] + 1) % 3
+    nothing = torch.zeros(MANY, 3, 3, dtype=torch.bool)
+    for touching in (touch(wrong, 0), nothing, nothing, nothing):
+        task.update_state(s, step_data(), touching)
+    assert not bool(task.outcome(s, step_data())["fail"].any())
+    task.update_state(s, step_data(), touch(wrong, 1))
+    assert bool(task.outcome(s, step_data())["fail"].all())
 
 
 def test_touches_before_the_response_never_count(env: Env) -> None:

@@ -97,6 +97,16 @@ def build_ball(
     return actor
 
 
+def build_kinematic_ball(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
+    """A ball that nothing collides with and that stays where it is put. Radius in m; else see `build_cube`."""
+    builder = scene.create_actor_builder()
+    material = plain_material(scene, rgba)
+    if material is not None:
+        builder.add_sphere_visual(radius=radius, material=material)
+    builder.initial_pose = sapien.Pose(p=[0, float(parked), 1000.0])
+    return builder.build_kinematic(name=name)
+
+
 def build_disc(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
     """A flat kinematic disc that marks a place. Nothing collides with it. Its axis is x; see `disc_pose`."""
     builder = scene.create_actor_builder()

@@ -133,7 +133,8 @@ def choice_layout(
 
 def update_choice(s: ChoiceState, touching: Tensor, responding: Tensor, ordered: bool) -> None:
     """Record the touches (N, K) bool of a step in ``s``."""
-    s.held, new = hold_touches(s.held, touching, responding)
+    # a tap of an object that is no target tells nothing, but taps do not stay free
+    s.held, new = hold_touches(s.held, touching, responding, sums=~s.is_target)
     s.counted, mistake = record_touches(new, s.counted, s.is_target, s.rank if ordered else None)
     s.mistaken = s.mistaken | mistake
 

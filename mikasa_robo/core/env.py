@@ -156,8 +156,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1
         if self._touch_sensor is None:
-            links = [self.agent.robot.links_map[name] for name in TOUCH_LINKS]
-            self._touch_sensor = TouchSensor(self.scene, links, self.touchable(self.objects))
+            self._touch_sensor = TouchSensor(self.scene, self._touch_links(), self.touchable(self.objects))
         data = self._read_sim(elapsed)
         self._speeds = data.speeds = torch.linalg.norm(data.objects[..., :3] - before, dim=-1) * self.control_freq
         self.update_state(self.task_state, data, self._touch_sensor.read() > FORCE_THRESHOLD)

@@ -80,7 +80,11 @@ class TaskHooks(Generic[TaskState]):
     # ------------------------------------------------------------------ at every control step
     @abstractmethod
     def update_state(self, s: TaskState, data: StepData, touching: Tensor) -> None:
-        """Updates ``s`` after a control step; ``touching`` (N, L, K) bool for hand, left and right finger."""
+        """Updates ``s`` after a control step.
+
+        ``touching`` (N, L, K) bool is the contact of each link with each touchable object at the end of the step: the hand,
+        the left finger, the right finger and, on a robot that has one, the camera.
+        """
 
     @abstractmethod
     def layout(self, s: TaskState, elapsed: Tensor) -> tuple[Tensor, Tensor]:

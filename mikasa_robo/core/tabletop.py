@@ -10,7 +10,7 @@ import torch
 from mani_skill.sensors.camera import CameraConfig
 from mani_skill.utils import sapien_utils
 from mani_skill.utils.scene_builder.table import TableSceneBuilder
-from mani_skill.utils.structs import Pose
+from mani_skill.utils.structs import Link, Pose
 from mani_skill.utils.structs.types import GPUMemoryConfig, SimConfig
 from torch import Tensor
 
@@ -24,7 +24,11 @@ from .seeds import SeededEnv
 START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
 """Joint positions at the start of an episode before noise: rad, and m for the two fingers."""
 ARM_JOINTS = 7
-TOUCH_LINKS = ("panda_hand", "panda_leftfinger", "panda_rightfinger")
+TOUCH_LINKS = ("panda_hand", "panda_leftfinger", "panda_rightfinger", "camera_link")
+"""Links whose contact with an object is a touch, in the order of the rows of ``touching``: all links beyond the wrist that
+collide with anything. The robot "panda" has no camera."""
+FINGERS = slice(1, 3)
+"""The rows of the left and the right finger in ``touching`` (N, L, K)."""
 
 
 class TabletopEnv(SeededEnv):
@@ -58,6 +62,11 @@ class TabletopEnv(SeededEnv):
         self.table_scene.build()
         if self.drawn_on_cpu:
             thin_out_ground(self.table_scene.ground)
+
+    def _touch_links(self) -> list[Link]:
+        """The links of `TOUCH_LINKS` that the robot has. All robots have a hand and two fingers."""
+        links = self.agent.robot.links_map
+        return [links[name] for name in TOUCH_LINKS if name in links or name != "camera_link"]
 
     def _reset_table_and_robot(self, noise: Tensor) -> None:
         """Puts table and robot of the environments being reset where they start; ``noise`` (b, 7) of the arm, rad."""

@@ -19,7 +19,7 @@ class TouchSensor:
 
     Args:
         scene: the scene they are in.
-        links: the hand and the fingers.
+        links: the hand, the fingers and the camera, see `TOUCH_LINKS`.
         actors: the objects that can be touched.
     """
 

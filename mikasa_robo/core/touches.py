@@ -9,16 +9,19 @@ HOLD_STEPS = 2
 """A touch counts once it has been held for 0.1 s: 2 control steps in a row at 20 Hz."""
 
 
-def hold_touches(held: Tensor, touching: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+def hold_touches(held: Tensor, touching: Tensor, active: Tensor, sums: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Counts for how long each object has been touched, and finds the touches that count from now on.
 
     A touch counts once it has been held for `HOLD_STEPS`. It then ends after 2 control steps in a row without contact. A
     single step without contact does not end it, because a hand that leaves an object slides along it.
 
+    A shorter touch is a tap. Taps of objects in ``sums`` add up: such a touch counts after `HOLD_STEPS` of contact in total.
+
     Args:
         held: (N, K) int64, control steps held so far; -1 in the first step without contact after a touch that counted.
         touching: (N, K) bool, contact in this step.
         active: (N,) bool, whether touches count in this step, that is in the response phase.
+        sums: (N, K) bool, objects whose taps add up; None: no object's.
 
     Returns:
         ``held`` after this step, at most `HOLD_STEPS`, and (N, K) bool: touches that reached `HOLD_STEPS` in this step.
@@ -28,6 +31,8 @@ def hold_touches(held: Tensor, touching: Tensor, active: Tensor) -> tuple[Tensor
     before = held
     more = torch.where(before < 0, torch.full_like(held, HOLD_STEPS), (before + 1).clamp(max=HOLD_STEPS))
     less = torch.where(before == HOLD_STEPS, torch.full_like(held, -1), torch.zeros_like(held))
+    if sums is not None:
+        less = torch.where(sums & (before < HOLD_STEPS), before.clamp(min=0), less)
     held = torch.where(touching, more, less)
     return held, (held == HOLD_STEPS) & (before == HOLD_STEPS - 1)
 

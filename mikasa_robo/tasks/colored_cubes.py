@@ -24,8 +24,8 @@ class RecallColors(ChoiceTask):
     nine cubes, one of each colour of the palette, in a jittered 3 x 3 grid, at places that are drawn anew in every
     episode.
     Success: all target cubes were touched, each for 0.1 s (2 control steps in a row), and the robot is static.
-    Failure: another cube was touched for as long, or a target a second time while others are missing, or, where the
-    order matters, a target out of order.
+    Failure: a cube that is no target was touched for as long in total (shorter taps of the same cube add up), or a target
+    was held for as long a second time while others are missing or, where the order matters, out of order.
     Oracle: (N, n) int64, indices of the target colours in the order shown (from the left if they are shown at once).
 
     Args:

@@ -13,6 +13,7 @@ from mikasa_robo.assets.bodies import BALL_RADIUS
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.core.tabletop import FINGERS
 
 from .rolling_ball import RollingBallTask, RollingState, ball_speed, sample_roll
 
@@ -61,7 +62,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         return sample_ball(u, self.speed_range)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
-        s.grasped = touching[:, 1:, 0].all(dim=1)  # links: hand, left finger, right finger
+        s.grasped = touching[:, FINGERS, 0].all(dim=1)
 
     def _height(self, data: StepData) -> Tensor:
         """(N,) of the ball's lowest point above the table, m."""

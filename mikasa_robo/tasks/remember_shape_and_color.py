@@ -28,7 +28,7 @@ class RememberShapeAndColor(ChoiceTask):
     0.62 ± 0.02 m around the robot's base (more than nine objects: a second arc 0.13 m nearer); the joints of the arm at
     the start, N(0, 0.02 rad).
     Success: the object of the target pair was touched for 0.1 s and the robot is static. Failure: another object was
-    touched for 0.1 s.
+    touched for 0.1 s in total; shorter taps of the same object add up.
     Oracle: (N, 2) int64, index of the target shape, index of the target colour.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3x2, 3x3 and 5x3, T = 60.
 

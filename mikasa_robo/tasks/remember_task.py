@@ -14,7 +14,7 @@ class RememberTask(ChoiceTask):
     Cue: the target in the middle of the table. Delay: an empty table. Response: all ``n`` objects in a jittered arc
     within reach, at places that are drawn anew in every episode.
     Success: the target was touched (contact force above 0.05 N in 2 control steps in a row) and the robot is static.
-    Failure: another object was touched for as long.
+    Failure: another object was touched for as long in total; shorter taps of the same object add up.
     Oracle: (N, 1) int64, index of the target.
 
     Args:

@@ -19,6 +19,7 @@ from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between
 from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
+from mikasa_robo.core.tabletop import FINGERS
 
 HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
 JITTER = 0.1  # m, of the peg's centre in x and in y
@@ -168,7 +169,7 @@ class Rotate(MemoryEnv[RotateState]):
         s.spin = turn.abs().to(torch.float32) * self.control_freq
         s.turned = (s.turned + turn).to(torch.float32)
         s.heading = now.to(torch.float32)
-        s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
+        s.grasped = touching[:, FINGERS, 0].all(dim=1) & data.responding
         rests = (data.elapsed > self.timeline.response_start) & self._at_rest(s, data) & data.static
         s.rested = rest.count_rest(s.rested, rests)
         elsewhere = (s.turned.abs() > TOLERANCE) & ((s.target - s.turned).abs() >= TOLERANCE)

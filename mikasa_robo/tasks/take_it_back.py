@@ -17,6 +17,7 @@ from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
+from mikasa_robo.core.tabletop import FINGERS
 from mikasa_robo.tensors import constant
 
 HALF_SIZE = 0.02  # m, of the cube
@@ -135,7 +136,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         # until the first step of the response phase the layout puts the cube at its start
         acted = data.elapsed > self.timeline.response_start
         s.reached = s.reached | (acted & (self._to_middle(s, data) == 0))
-        s.grasped = touching[:, 1:, 0].all(dim=1) & data.responding  # links: hand, left finger, right finger
+        s.grasped = touching[:, FINGERS, 0].all(dim=1) & data.responding
         lying = rest.lying(data.objects[:, 0, 2], HALF_SIZE)
         rests = acted & lying & self._at_rest(data) & data.static
         s.rested = rest.count_rest(s.rested, rests)
