@@ -1,4 +1,4 @@
-"""Policies for tests/test_probe.py whose memory is known: an expert's skill, with a recurrent state that says what it knows."""
+"""Policies for tests/test_probe.py whose memory is known: an expert's skill, with a recurrent state that holds the cue."""
 
 from __future__ import annotations
 

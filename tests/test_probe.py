@@ -216,7 +216,7 @@ def test_a_perfect_memory_is_followed_in_every_family(task_id: str, n: int, at: 
 
 
 def test_where_the_cue_stays_on_view_there_is_no_swap() -> None:
-    env = make("InterceptFast-v0", 10, obs_mode="objects")
+    env = make("InterceptFast-v0", 10, obs_mode="objects", cue_steps=20)
     env.reset(seed=0)
     assert find_cue_rule(env.unwrapped) is None
     (part,) = cue_parts(env.unwrapped)
@@ -236,12 +236,12 @@ def test_where_the_cue_stays_on_view_there_is_no_swap() -> None:
 
             return Still(), None, state + 1
 
-    found = probe(Subject("idle", env, Idle(env)), episodes=10, every=89)
+    found = probe(Subject("idle", env, Idle(env)), episodes=10, every=19)
     env.close()
     assert "stays on view" in found["swap"]["skipped"]
     assert "from the first step on" in found["arms"]["skipped"]
     assert found["arm"] is None
-    assert [row["t"] for row in found["interventions"]["reset"]] == [0, 89]
+    assert [row["t"] for row in found["interventions"]["reset"]] == [0, 19]
     assert found["readout"]["parts"][0]["best"] is None, "10 episodes are too few"
     draw({"env_id": "InterceptFast-v0", **found})
     assert "read-out of oracle: too few episodes" in describe({"env_id": "InterceptFast-v0", **found})
@@ -364,9 +364,7 @@ def test_read_outs_of_known_states() -> None:
     noise = torch.randn(80, 30, generator=generator)
     codes = torch.randn(4, 30, generator=generator)
     assert accuracy(codes[y[:, 0]] + codes[y[:, 1]].flip(1) + 0.1 * noise, y) > 0.95
-    assert accuracy(y[:, :1].float(), y[:, :1]) == 1.0, (
-        "classes in a row, of which the middle ones have no side of their own"
-    )
+    assert accuracy(y[:, :1].float(), y[:, :1]) == 1.0, "classes in a row: the middle ones have no side of their own"
     assert accuracy(noise, y) < 0.5
     assert accuracy(torch.zeros(80, 3), y) < 0.5, "a state that does not vary"
     place = torch.rand(80, 3, generator=generator)
@@ -382,7 +380,7 @@ def test_reset_and_freeze_change_the_state_at_their_step(env: Any) -> None:
     later = {name: value + 1 for name, value in state.items()}
     reset, freeze = reset_at(policy, 3), freeze_at(3)
     assert reset(2, state) is freeze(2, state) is state
-    assert float(reset(3, state)["age"].max()) == -1.0  # type: ignore[call-overload]
+    assert float(reset(3, state)["age"].max()) == -1.0
     assert freeze(3, state) is freeze(4, later) is state
     assert reset(4, later) is later
 
@@ -444,7 +442,7 @@ def test_the_command_probes_a_checkpoint(env: Any, tmp_path: Path, capsys: pytes
 @pytest.mark.slow
 def test_a_policy_without_a_state_is_told_so(env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = ObservationLayout.of(env.unwrapped.single_observation_space)
-    file = save_untrained(tmp_path / "mlp.pt", TASK, layout.to_dict(), obs="objects", env_kwargs=("response_steps=5",))  # type: ignore[arg-type]
+    file = save_untrained(tmp_path / "mlp.pt", TASK, layout.to_dict(), obs="objects", env_kwargs=("response_steps=5",))
     out = tmp_path / "probe.json"
     assert cli.main(["probe", "--checkpoint", str(file), "--episodes", "10", "--out", str(out)]) == 0
     content = json.loads(out.read_text())

@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # torch is loaded once the options are parsed
     from mikasa_robo.rollouts import Act
 
     from .checkpoint import Checkpoint
-    from .probe_play import Batch, Episodes, RecurrentPolicy
+    from .probe_play import Batch, Before, Episodes, RecurrentPolicy
 
 __all__ = ["PROBE_FORMAT", "Args", "Subject", "main", "probe", "probe_checkpoint"]
 
@@ -129,7 +130,7 @@ def probe(
     """
     from mikasa_robo.baselines.evaluation import torch_threads
 
-    from .probe_play import Player, batches, freeze_at, play_all, rate, reset_at
+    from .probe_play import batches, freeze_at, play_all, rate, reset_at
     from .probe_readout import read_out
 
     task: Any = subject.env.unwrapped
@@ -156,9 +157,9 @@ def probe(
             curves: dict[str, list[dict[str, Any]]] = {"reset": [], "freeze": []}
             done = 2 * len(plan)
             for t in (t for t in times if t < longest):
-                makers = {"reset": lambda t=t: reset_at(policy, t), "freeze": lambda t=t: freeze_at(t)}
+                makers = {"reset": partial(reset_at, policy, t), "freeze": partial(freeze_at, t)}
                 for name, make in makers.items():
-                    result = play_all(subject.env, lambda make=make: Player(policy, make()), plan)
+                    result = play_all(subject.env, partial(_intervened, policy, make), plan)
                     curves[name].append({"t": t, **rate(int(result.success.sum()), episodes)})
                     done += len(plan)
                     progress.to(done)
@@ -178,6 +179,13 @@ def probe(
         },
         **found,
     }
+
+
+def _intervened(policy: RecurrentPolicy, make_before: Callable[[], Before]) -> Act:
+    """A policy at the start of a batch of episodes, with an intervention that belongs to this batch alone."""
+    from .probe_play import Player
+
+    return Player(policy, make_before())
 
 
 def _arm(task: Any) -> str | None:

@@ -123,7 +123,10 @@ def _draw_readout(axes: Any, content: Mapping[str, Any]) -> None:
             majority = [row["majority"] for row in curve]
             axes.plot(t, majority, color="0.4", linestyle="-.", linewidth=1, label="  … most frequent class")
     axes.set(xlabel="t, control steps", ylabel="score on episodes left out", ylim=(-0.1, 1.05))
-    axes.legend(fontsize="small")
+    if axes.lines:
+        axes.legend(fontsize="small")
+    else:
+        axes.text(0.5, 0.5, "too few episodes", ha="center", va="center", transform=axes.transAxes)
 
 
 def _draw_arms(axes: Any, content: Mapping[str, Any]) -> None:

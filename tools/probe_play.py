@@ -17,6 +17,7 @@ from mikasa_robo.statistics import wilson_interval
 
 __all__ = [
     "Batch",
+    "Before",
     "Episodes",
     "Player",
     "RecurrentPolicy",

@@ -184,11 +184,11 @@ def _classify(x: Tensor, y: Tensor, test: Tensor) -> Tensor:
     def closure() -> Tensor:
         optimizer.zero_grad()
         loss = cross_entropy(x @ weight + bias, y) + PENALTY / 2 * weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)
     return (test @ weight + bias).detach().argmax(dim=1)
 
 

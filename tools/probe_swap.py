@@ -85,7 +85,7 @@ class JudgedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._clock = 0
         self.success_step = torch.full((len(states), len(taking_part)), NEVER, device=taking_part.device)
         """(states, N) int64: the number of steps until the first success by each state, `NEVER` where there is none."""
-        self._over = ~taking_part.expand(len(states), -1)
+        self._over: Tensor = torch.logical_not(taking_part).expand(len(states), -1)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
