@@ -72,6 +72,11 @@ class Eval:
 
 
 @dataclass
+class Probe:
+    """Look into the memory of a trained policy. `mikasa probe --help` shows the options."""
+
+
+@dataclass
 class Report:
     """Make a table and learning curves of training runs. `mikasa report --help` shows the options."""
 
@@ -86,6 +91,7 @@ _MODULES = {
     "eval": "mikasa_robo.tools.evaluate",
     "expert": "mikasa_robo.tools.expert",
     "gallery": "mikasa_robo.tools.gallery",
+    "probe": "mikasa_robo.tools.probe",
     "record": "mikasa_robo.tools.record",
     "report": "mikasa_robo.tools.report",
     "sweep": "mikasa_robo.tools.sweep",
@@ -100,6 +106,7 @@ _Command = (
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Gallery, tyro.conf.subcommand("gallery", prefix_name=False)]
     | Annotated[Eval, tyro.conf.subcommand("eval", prefix_name=False)]
+    | Annotated[Probe, tyro.conf.subcommand("probe", prefix_name=False)]
     | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
     | Annotated[Sweep, tyro.conf.subcommand("sweep", prefix_name=False)]
 )
