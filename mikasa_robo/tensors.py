@@ -9,7 +9,7 @@ these on a GPU; tests/test_host_reads.py counts them. On a CPU nothing waits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,3 +36,17 @@ def constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     It is made once and shared, so do not write to it. ``torch.tensor`` and ``new_tensor`` copy from the host every time.
     """
     return torch.tensor(values, dtype=dtype, device=device)
+
+
+def length(vectors: Tensor) -> Tensor:
+    """(…) lengths of ``vectors`` (…, d).
+
+    ``torch.linalg.norm`` may add up the squares in an order that depends on the shape. Here every operation is rounded as
+    IEEE 754 says, element by element, so that a vector's length is the same to the bit in any tensor.
+    """
+    return total((vectors * vectors).unbind(-1)).sqrt()
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, added up from the first to the last: `torch.sum` chooses an order by the shape."""
+    return functools.reduce(torch.add, parts)

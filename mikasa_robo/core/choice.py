@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from mikasa_robo.checks import whole_number
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
-from mikasa_robo.tensors import constant
+from mikasa_robo.tensors import constant, length
 
 from . import rewards
 from .env import MemoryEnv, StepData
@@ -176,6 +176,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     """Whether the targets have to be touched in the order shown."""
     grid: ClassVar[bool] = False
     """Whether the candidates stand in a square grid (`grid_places`) or in an arc (`arc_places`)."""
+    cue_bodies: ClassVar[bool] = True
     radius: ClassVar[float] = 0.02 * 2**0.5
     """Radius of the circle in which each candidate fits, seen from above, m."""
 
@@ -239,15 +240,13 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def _to_next(self, s: ChoiceState, data: StepData) -> tuple[Tensor, Tensor]:
         """The next target (N,) and the vector from the TCP to it (N, 3), m."""
         way = data.objects[..., :3] - data.tcp[:, None, :3]
-        target = next_target(s, torch.linalg.norm(way, dim=-1), self.ordered)
+        target = next_target(s, length(way), self.ordered)
         return target, way.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0]
 
     def reward_terms(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
         target, way = self._to_next(s, data)
         # with several targets, the straight path from one to the next leads through other candidates
-        near = (
-            rewards.reach_from_above(way) if self.num_targets > 1 else rewards.closeness(torch.linalg.norm(way, dim=-1))
-        )
+        near = rewards.reach_from_above(way) if self.num_targets > 1 else rewards.closeness(length(way))
         held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
         one = torch.ones_like(near)
         terms = {

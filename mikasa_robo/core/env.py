@@ -15,14 +15,16 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import number, one_of
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 from mikasa_robo.sim.env import RobotVisuals
+from mikasa_robo.tensors import length
 
-from . import observations, rewards, saving, state
+from . import observations, rewards, state
 from .arm_hold import ArmHold
-from .hooks import TaskHooks, TaskState
+from .hooks import TaskState
 from .phases import Timeline
 from .sampling import normal
+from .saved_task import SavedTask
 from .step_data import STATIC_SPEED, StepData, action_rows
-from .tabletop import ARM_JOINTS, START_QPOS, TOUCH_LINKS, TabletopEnv
+from .tabletop import ARM_JOINTS, START_QPOS, TOUCH_LINKS
 from .touch_sensor import FORCE_THRESHOLD, TouchSensor
 from .visibility import ObjectLayout
 
@@ -30,7 +32,7 @@ __all__ = ["ARM_JOINTS", "START_QPOS", "STATIC_SPEED", "TOUCH_LINKS", "MemoryEnv
 
 
 @renamed_attributes({"stage": "object_layout"})
-class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
+class MemoryEnv(SavedTask[TaskState]):
     """A tabletop task whose episode has a cue, a delay and a response.
 
     A task defines the hooks of `TaskHooks`: its objects (`build`) and pure functions of tensors that say what is drawn
@@ -41,7 +43,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     ``state`` float32 (N, D): joint positions and speeds, TCP pose, prompt, phase (one-hot), t / T, for each object a
     visible flag and, where visible, its pose, then the task's own (with the oracle: for learning without memory);
     ``objects`` float32 (N, K (8 + C)): what a perfect perception system would report at this instant, for each object a
-    visible flag, its pose and what it is (`object_features`), zeros where it cannot be seen; comes with ``joints``;
+    visible flag, its pose to 1e-4 and what it is (`object_features`), zeros where it cannot be seen; comes with ``joints``;
     ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``oracle`` and ``prompt`` float32 (N, d),
     a task's prompt in every mode; ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16 (N, 128, 128, 2) in mm,
     ``segmentation`` int16 (N, 128, 128, 2): the base camera's channels, then the hand camera's.
@@ -127,7 +129,7 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
     def _load_scene(self, options: dict[str, Any]) -> None:
         super()._load_scene(options)
         self.objects = self.build()
-        self.object_layout = ObjectLayout(self.scene, self.objects)
+        self.object_layout = ObjectLayout(self.scene, self.objects, self.cue_bodies)
         self._object_features = self.object_features().to(device=self.device, dtype=torch.float32)
         self._touch_sensor: TouchSensor | None = None
         self._speeds = torch.zeros(self.num_envs, len(self.objects), device=self.device)
@@ -142,10 +144,11 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
             self._task_state = state.allocate(rows, self.num_envs)
         state.scatter(self._task_state, env_idx, rows)
         self._reset_table_and_robot(noise)
-        visible, home = self.layout(rows, torch.zeros(u.count, dtype=torch.int64, device=self.device))
+        start = torch.zeros(u.count, dtype=torch.int64, device=self.device)
+        visible, home = self.layout(rows, start)
         velocities = self.initial_velocities(rows)
-        self.object_layout.reset(visible, home, velocities, env_idx)
-        self._speeds[env_idx] = 0.0 if velocities is None else torch.linalg.norm(velocities[..., :3], dim=-1)
+        self.object_layout.reset(visible, home, velocities, env_idx, in_cue=~self.timeline.responding(start))
+        self._speeds[env_idx] = 0.0 if velocities is None else length(velocities[..., :3])
         self._action[env_idx] = 0.0
 
     def _step_action(self, action: Any) -> Any:
@@ -158,13 +161,14 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         if self._touch_sensor is None:
             self._touch_sensor = TouchSensor(self.scene, self._touch_links(), self.touchable(self.objects))
         data = self._read_sim(elapsed)
-        self._speeds = data.speeds = torch.linalg.norm(data.objects[..., :3] - before, dim=-1) * self.control_freq
+        self._speeds = data.speeds = length(data.objects[..., :3] - before) * self.control_freq
         self.update_state(self.task_state, data, self._touch_sensor.read() > FORCE_THRESHOLD)
         visible, home = self.layout(self.task_state, elapsed)
         # nothing can be moved before the response phase; at its first step everything is put where the layout says, and
         # so is what comes on view later
         settled = (elapsed <= self.timeline.response_start)[:, None]
-        self.object_layout.apply(~visible | settled | self.object_layout.parked(data.objects), visible, home)
+        put = ~visible | settled | self.object_layout.parked(data.objects)
+        self.object_layout.apply(put, visible, home, in_cue=~data.responding)
         return action
 
     def _step_held(self, action: Any) -> Any:
@@ -260,40 +264,18 @@ class MemoryEnv(TabletopEnv, TaskHooks[TaskState]):
         info = self.get_info() if info is None else info
         return observations.observation(self, self._modes, info, self._read_sim(self._elapsed_steps))
 
+    def _get_obs_sensor_data(self, apply_texture_transforms: bool = True) -> dict[str, dict[str, Tensor]]:
+        cameras: dict[str, dict[str, Tensor]] = super()._get_obs_sensor_data(apply_texture_transforms)
+        for textures in cameras.values():
+            for name, channels in observations.SEGMENTATION_CHANNELS.items():
+                if name in textures:
+                    textures[name] = image = textures[name].clone()
+                    image[..., channels] = self.object_layout.renumber(image[..., channels])
+        return cameras
+
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
         data, state = self._read_sim(self._elapsed_steps), self.obs_mode_struct.use_state
         return observations.state_extra(self, info, data) if state else observations.always_observed(info, data)
-
-    # ------------------------------------------------------------------ saving and restoring
-    def get_state_dict(self) -> dict[str, Any]:
-        """The state of the simulation and the task, including t. A restored episode continues identically."""
-        task = saving.save_task(self.task_state, self._elapsed_steps, self._speeds)
-        return {**super().get_state_dict(), "task": task}
-
-    def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
-        """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
-
-        Takes tensors or arrays. The last action becomes zeros. On a CPU, an environment already in its state is left alone.
-        """
-        index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
-        index, state_dict = saving.in_order(index, saving.to_tensors(state_dict, len(index), self.device))
-        if "task" in state_dict:
-            saving.check_task(state_dict["task"], self.task_state)  # before anything is overwritten
-        self._action[index] = 0.0
-        if not tensors.reads_wait(self.device):
-            index, state_dict = saving.changes(index, state_dict, self.get_state_dict())
-        if len(index):
-            super().set_state_dict(state_dict, index if len(index) < self.num_envs else None)
-        if "task" in state_dict:
-            saving.load_task(state_dict["task"], self.task_state, self._elapsed_steps, self._speeds, index)
-        if "controller" in state_dict:
-            kept = self.agent.get_controller_state()
-            saving.write_rows(kept, state_dict["controller"], index)
-            self.agent.set_controller_state(kept)
-
-    def set_state(self, flat: Any, env_idx: Tensor | None = None) -> None:
-        """Restores the vector (N, D) that ``get_state`` gives."""
-        self.set_state_dict(saving.unflatten(self._init_raw_state, torch.as_tensor(flat, device=self.device)), env_idx)
 
 
 __getattr__ = deprecated_names(__name__, {"Senses": "StepData"})

@@ -38,6 +38,9 @@ class TaskHooks(Generic[TaskState]):
     """Weight of each dense reward term. Set by the class or, before ``super().__init__``, by the instance."""
     draws: ClassVar[int] = 0
     """How many uniform numbers `sample` takes for one episode; a task may set it per instance."""
+    cue_bodies: ClassVar[bool] = False
+    """Whether bodies that touch nothing are shown in place of the objects until the response phase, see `visibility`; then
+    the simulation has no trace of what was shown. A hand goes through them. A task may set it per instance."""
     objects: list[Actor]
     """The actors that `build` returned."""
     device: torch.device

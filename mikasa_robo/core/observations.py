@@ -22,6 +22,10 @@ MODES = ("state", "objects", "joints", "oracle", "prompt", *VISUAL)
 """What an observation can be made of, in the order in which it is returned."""
 MANISKILL_MODES = ("none", "state_dict", "sensor_data", "pointcloud")
 """ManiSkill's own modes. They cannot be joined, and ManiSkill builds the observation."""
+RESOLUTION = 1e-4
+"""Poses in ``objects`` observations are multiples of this, m and parts of a quaternion."""
+SEGMENTATION_CHANNELS = {"segmentation": slice(None), "Segmentation": slice(1, 2), "PositionSegmentation": slice(3, 4)}
+"""The channels of a camera's textures, as ManiSkill names them, that hold the numbers of actors."""
 LAYOUTS = ("flat", "maniskill")
 """How the parts of an observation are arranged."""
 
@@ -152,6 +156,28 @@ def state_extra(task: ObservedTask, info: Mapping[str, Any], data: StepData) -> 
     return extra
 
 
+def rounded_pose(poses: Tensor) -> Tensor:
+    """Poses as ``objects`` observations report them.
+
+    Positions and the four parts of the quaternion are rounded to multiples of `RESOLUTION`; the quaternion is not made
+    unit again. So a rotation is reported to about 2e-4 rad, and its norm is within 2e-4 of 1. Of q and -q, the same
+    rotation, that with a positive first part other than zero is reported: the sign would tell how often an object has
+    turned.
+
+    Args:
+        poses: (N, K, 7) position (m) and quaternion wxyz.
+
+    Returns:
+        (N, K, 7) float32.
+    """
+    # in float64, so that each result is the float32 nearest to the decimal number, whatever the device divides like
+    steps = (poses.to(torch.float64) / RESOLUTION).round()
+    w, x, y, z = (part.sign() for part in steps[..., 3:].unbind(-1))
+    sign = torch.where(w != 0, w, torch.where(x != 0, x, torch.where(y != 0, y, z)))
+    steps = torch.cat([steps[..., :3], steps[..., 3:] * sign[..., None]], dim=-1)
+    return (steps * RESOLUTION + 0.0).to(torch.float32)  # + 0.0: no negative zeros
+
+
 def object_view(visible: Tensor, poses: Tensor, features: Tensor) -> Tensor:
     """What a perfect perception system would report about K objects at this instant.
 
@@ -161,14 +187,11 @@ def object_view(visible: Tensor, poses: Tensor, features: Tensor) -> Tensor:
         features: (K, C) what each object is, see `TaskHooks.object_features`.
 
     Returns:
-        (N, K * (8 + C)) float32: for each object a visible flag, its pose with a quaternion of w >= 0, its features;
-        zeros where it is not visible.
+        (N, K * (8 + C)) float32: for each object a visible flag, its `rounded_pose`, its features; zeros where it is not
+        visible.
     """
-    # q and -q are the same rotation; their sign would tell how often the object has turned
-    sign = torch.where(poses[..., 3:4] < 0, -1.0, 1.0)
-    canonical = torch.cat([poses[..., :3], poses[..., 3:] * sign], dim=-1)
     flag = visible[..., None].to(torch.float32)
-    told = torch.cat([flag, canonical.to(torch.float32), features.expand(len(poses), -1, -1)], dim=-1)
+    told = torch.cat([flag, rounded_pose(poses), features.expand(len(poses), -1, -1)], dim=-1)
     return torch.where(visible[..., None], told, torch.zeros_like(told)).flatten(1)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mikasa_robo.tensors import length
+
 REST_SPEED = 0.05
 """An object whose centre moves slower than this over a control step is at rest, m/s."""
 LYING_TOLERANCE = 0.01
@@ -36,9 +38,9 @@ def distance_to_area(position: Tensor, centre: Tensor, radius: float, height: fl
     Returns:
         (N,) m; 0 where the object lies in the disc.
     """
-    across = (torch.linalg.norm(position[:, :2] - centre, dim=-1) - radius).clamp(min=0)
+    across = (length(position[:, :2] - centre) - radius).clamp(min=0)
     above = ((position[:, 2] - height).abs() - LYING_TOLERANCE).clamp(min=0)
-    return torch.hypot(across, above)
+    return length(torch.stack([across, above], dim=-1))
 
 
 def count_rest(rested: Tensor, rests: Tensor) -> Tensor:

@@ -1,12 +1,21 @@
-"""Terms of dense rewards, as functions of (N, …) tensors with values in [0, 1], and how they are added up."""
+"""Terms of dense rewards, as functions of (N, …) tensors with values in [0, 1], and how they are added up.
+
+A reward does not depend, to the last bit, on the number of environments. Vector code may round a transcendental function
+or a reduction (``tanh``, ``norm``, ``sum``) otherwise than the code for the elements that do not fill a vector. So terms are
+made of operations alone that IEEE 754 defines to the bit, element by element, and of a look-up in a table.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
 from mikasa_robo.checks import number
 
 SUCCESS_FACTOR = 2.0
@@ -21,12 +30,31 @@ BESIDE, ABOVE = 0.05, 0.08
 
 def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
     """1 - tanh(sharpness · d), (N,), for the distance d between ``position`` and ``target``, (N, 3) each, m."""
-    return 1 - torch.tanh(sharpness * torch.linalg.norm(position - target, dim=-1))
+    return closeness(tensors.length(position - target), sharpness)
+
+
+_STEPS, _END = 2048, 10
+"""Steps of the table per unit, and where it ends: tanh(10) is 1 in float32."""
+
+
+@functools.cache
+def _lines(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(·, 2) lines that meet 1 - tanh at both ends of a step, as value at 0 and slope per step; the table's end, ()."""
+    ends = [1 - math.tanh(k / _STEPS) for k in range(_STEPS * _END)] + [0.0, 0.0]  # 0 from the end on
+    lines = [(a - (b - a) * k, b - a) for k, (a, b) in enumerate(itertools.pairwise(ends))]
+    end = torch.tensor(_STEPS * _END, dtype=dtype, device=device)
+    return torch.tensor(lines, dtype=dtype, device=device), end
 
 
 def closeness(distance: Tensor, sharpness: float = 5.0) -> Tensor:
-    """1 - tanh(sharpness · distance), (N,): 1 at distance 0, falling to 0."""
-    return 1 - torch.tanh(sharpness * distance)
+    """1 - tanh(sharpness · distance), (N,), to 2e-7: exactly 1 at distance 0, falling to exactly 0. NaN is infinitely far.
+
+    It comes from a table of straight lines: see the module's docstring.
+    """
+    lines, end = _lines(distance.dtype, distance.device)
+    steps = torch.fmin(distance * (sharpness * _STEPS), end)
+    value, slope = torch.nn.functional.embedding(steps.to(torch.int64), lines).unbind(-1)
+    return value + slope * steps
 
 
 def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
@@ -36,14 +64,14 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
     high as a profile: `ABOVE` the target where it is farther than `BESIDE` from it in x and y, falling linearly to 0 at
     half of `BESIDE`. How much lower the TCP is counts as distance too.
     """
-    beside = torch.linalg.norm(way[:, :2], dim=-1)
+    beside = tensors.length(way[:, :2])
     height = ABOVE * (2 * beside / BESIDE - 1).clamp(0, 1)
-    return closeness(torch.linalg.norm(way, dim=-1) + (height + way[:, 2]).clamp(min=0), sharpness)
+    return closeness(tensors.length(way) + (height + way[:, 2]).clamp(min=0), sharpness)
 
 
 def still(joint_speed: Tensor, sharpness: float = 2.0) -> Tensor:
     """1 - tanh(sharpness · speed), (N,), for the largest joint speed (N,), rad/s: 1 for an arm at rest."""
-    return 1 - torch.tanh(sharpness * joint_speed)
+    return closeness(joint_speed, sharpness)
 
 
 def still_when(wanted: Tensor, joint_speed: Tensor) -> Tensor:
@@ -131,7 +159,7 @@ def maximum(scales: Mapping[str, float]) -> float:
 
 def total(weighted: Mapping[str, Tensor]) -> Tensor:
     """Sum of weighted terms, (N,)."""
-    return torch.stack(list(weighted.values())).sum(dim=0)
+    return tensors.total(list(weighted.values()))
 
 
 def normalized(reward: Tensor, scales: Mapping[str, float]) -> Tensor:

@@ -10,6 +10,8 @@ from mani_skill.utils import sapien_utils
 from mani_skill.utils.structs import Actor, Link
 from torch import Tensor
 
+from mikasa_robo.tensors import length
+
 FORCE_THRESHOLD = 0.05
 """Smallest contact force that counts as a touch, N: far above solver noise, far below the weight of a 4 cm cube (0.6 N)."""
 
@@ -38,7 +40,7 @@ class TouchSensor:
         if self._query is not None:
             self._scene.px.gpu_query_contact_pair_impulses(self._query)
             impulses = self._query.cuda_impulses.torch().clone().reshape(links, actors, -1, 3)
-            return torch.linalg.norm(impulses, dim=-1).permute(2, 0, 1) / self._scene.timestep
+            return length(impulses).permute(2, 0, 1) / self._scene.timestep
         contacts = self._scene.px.get_contacts()
         impulses = torch.zeros(links, actors, 1, 3)
         objects = {actor._bodies[0].entity: k for k, actor in enumerate(self._actors)}
@@ -51,4 +53,4 @@ class TouchSensor:
                         relevant, link._bodies[0].entity, actor._bodies[0].entity
                     )
                     impulses[i, k, 0] = torch.from_numpy(impulse)
-        return torch.linalg.norm(impulses, dim=-1).permute(2, 0, 1) / self._scene.timestep
+        return length(impulses).permute(2, 0, 1) / self._scene.timestep

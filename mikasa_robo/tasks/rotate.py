@@ -20,6 +20,7 @@ from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between
 from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 from mikasa_robo.core.tabletop import FINGERS
+from mikasa_robo.tensors import length, total
 
 HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
 JITTER = 0.1  # m, of the peg's centre in x and in y
@@ -225,7 +226,7 @@ class Rotate(MemoryEnv[RotateState]):
         }
         if self.strict:
             up = 1 - 2 * (peg[:, 4] ** 2 + peg[:, 5] ** 2)  # z component of the peg's z axis
-            away = torch.linalg.norm(self._away(s, data)[:, :2], dim=-1)
+            away = length(self._away(s, data)[:, :2])
             terms["place"] = rewards.closeness(away) * up.clamp(0, 1)
         return terms
 
@@ -236,7 +237,7 @@ class Rotate(MemoryEnv[RotateState]):
         hand_x = long_axis(s.tcp[:, 3:])
         hand_y = torch.stack([2 * (x * y - w * z), 1 - 2 * (x**2 + z**2), 2 * (y * z + w * x)], dim=-1)
         axis = long_axis(s.objects[:, 0, 3:7])
-        return (hand_x * axis).sum(dim=-1), (hand_y * axis).sum(dim=-1)
+        return total((hand_x * axis).unbind(-1)), total((hand_y * axis).unbind(-1))
 
     def _away(self, s: RotateState, data: StepData) -> Tensor:
         """(N, 3) vector from the peg's centre to its start, m."""

@@ -18,7 +18,7 @@ from mikasa_robo.core.phases import DELAY
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
 from mikasa_robo.core.tabletop import FINGERS
-from mikasa_robo.tensors import constant
+from mikasa_robo.tensors import constant, length
 
 HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
@@ -178,7 +178,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     def reward_terms(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
         """``progress`` counts both legs, half each, so that reaching the goal never costs anything."""
-        way = torch.linalg.norm(s.goal - s.start[:, :2], dim=-1)
+        way = length(s.goal - s.start[:, :2])
         there = 1 - self._to_middle(s, data) / (way - self.goal_tolerance)
         back = 1 - self._to_region(s, data) / (way - self.region_radius)
         arrived = s.reached & (self._to_region(s, data) == 0)

@@ -1,0 +1,270 @@
+"""What comes on view shows no trace of the cue: with another cue an agent observes the same afterwards, to the last bit.
+
+The same seed and the same actions, once with the cue that was drawn and once with another one. A policy that compared the
+last bits could otherwise read the cue from the scene and would need no memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from task_helpers import Env, Record, base, compare_runs, go_to, make, random_actions, row_of, simulation
+from torch import Tensor
+
+import mikasa_robo
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core.choice import ChoiceState, ChoiceTask
+from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.core.visibility import PARKING_HEIGHT
+
+SEED, N = 7, 4
+RESPONSE_STEPS = 8
+"""Control steps of the response phase that are played: mistakes do not end an episode here."""
+IMAGES = "objects+rgb+depth+segmentation"
+
+
+def family(env_id: str) -> str:
+    return CATALOG[env_id].family
+
+
+CHOICE = tuple(
+    env_id for env_id in mikasa_robo.TASKS if family(env_id).startswith(("Remember", "Bunch", "Seq", "Chain"))
+)
+SHELLS = tuple(env_id for env_id in mikasa_robo.TASKS if family(env_id).startswith("ShellGame"))
+NO_COUNTERFACTUAL = tuple(env_id for env_id in mikasa_robo.TASKS if env_id not in (*CHOICE, *SHELLS))
+"""Here what has to be remembered *is* where an object is. In the paper's form of Rotate and TakeItBack the object stays
+there until it is moved, so another start is another scene afterwards, too. In Intercept the ball is on view to the end."""
+IMAGE_IDS = tuple({family(env_id): env_id for env_id in reversed(CHOICE)}.values())[::-1]
+QUICK = ("RememberShape9-v0", "BunchOfColors5-v0", "ChainOfColors3-v0")
+"""One ID of each way to show a cue, among them those in which a trace was most often seen."""
+SHELL_TRACE = pytest.mark.xfail(
+    raises=AssertionError,
+    strict=True,
+    reason="the mug over the ball has another contact history: see branch `shells`; remove this mark with it",
+)
+
+
+# ---------------------------------------------------------------------- other cues
+def other_targets(s: ChoiceState) -> ChoiceState:
+    """Other targets, each the next candidate."""
+    return dataclasses.replace(s, target=(s.target + 1) % s.home.shape[1])
+
+
+def other_order(s: ChoiceState) -> ChoiceState:
+    """The same targets in another order."""
+    return dataclasses.replace(s, target=s.target.flip(1))
+
+
+def other_mug(s: Any) -> Any:
+    """The ball under the next mug."""
+    return dataclasses.replace(s, target=(s.target + 1) % 3)
+
+
+class Cues:
+    """Takes the place of a task's `sample`, so that episodes have the cue that was drawn, or another one."""
+
+    def __init__(self, env: Env) -> None:
+        self.change: Callable[[Any], Any] | None = None
+        task = base(env)
+        self._sample = task.sample
+        task.sample = self  # type: ignore[method-assign]
+
+    def __call__(self, u: Any) -> Any:
+        s = self._sample(u)
+        return s if self.change is None else self.change(s)
+
+
+# ---------------------------------------------------------------------- what an agent can observe
+def observable(env: Env, obs: Any) -> Record:
+    """The observation, and what `objects` is made of before it is rounded."""
+    task = base(env)
+    visible, poses = task.visible_poses(task.task_state, task._read_sim(task._elapsed_steps))
+    record = {f"obs/{name}": value.clone() for name, value in obs.items()}
+    return record | {"visible": visible.clone(), "poses": torch.where(visible[..., None], poses, 0.0)}
+
+
+def reach_for_a_candidate(env: Env, t: int) -> Tensor:
+    """Under ``pd_ee_delta_pos``: in the response phase down to the first candidate, or to where the first mug stands."""
+    s = base(env).task_state
+    place = s.home[:, 0] if isinstance(s, ChoiceState) else torch.nn.functional.pad(s.places[:, 0], (0, 1), value=0.03)
+    return go_to(env, place)
+
+
+def play(env: Env, steps: int, act: Callable[[Env, int], Tensor]) -> list[Record]:
+    """A seeded episode: what is observable, at t = 0 and after each step."""
+    obs, _ = env.reset(seed=SEED)
+    seen = [observable(env, obs)]
+    for t in range(steps):
+        obs, *_ = env.step(act(env, t))
+        seen.append(observable(env, obs))
+    return seen
+
+
+def assert_no_trace(
+    env_id: str,
+    change: Callable[[Any], Any],
+    arm: str = "held",
+    obs_mode: str = "objects",
+    num_envs: int = N,
+    **kwargs: Any,
+) -> None:
+    """Fails where, from the first view without the cue on, another cue shows."""
+    if arm == "held":
+        kwargs["control_mode"] = "pd_ee_delta_pos"
+    env = make(env_id, num_envs, obs_mode=obs_mode, arm=arm, on_mistake="ignore", sim_threads=1, **kwargs)
+    row, cues = row_of(env), Cues(env)
+    steps = row.cue + row.delay + RESPONSE_STEPS
+    moves = random_actions(env, steps, SEED)
+
+    def act(env: Env, t: int) -> Tensor:
+        return moves[t] if arm == "free" or t < row.cue + row.delay else reach_for_a_candidate(env, t)
+
+    drawn = play(env, steps, act)
+    state = simulation(env)
+    cues.change = change
+    other = play(env, steps, act)
+    rows = list(range(num_envs))
+    shown = any(not torch.equal(a[name], b[name]) for a, b in zip(drawn, other, strict=True) for name in a)
+    assert shown, "the other cue has to be seen at all"
+    compare_runs(drawn[row.cue :], other[row.cue :], rows)
+    if isinstance(base(env), ChoiceTask):
+        now = simulation(env)
+        compare_runs(*([{k: v for k, v in s.items() if not k.startswith("task/")}] for s in (state, now)), rows)
+    env.close()
+
+
+def slow_unless_quick(ids: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(env_id, marks=[] if env_id in QUICK else pytest.mark.slow) for env_id in ids]
+
+
+@pytest.mark.parametrize("arm", ["held", "free"])
+@pytest.mark.parametrize("env_id", slow_unless_quick(CHOICE))
+def test_another_cue_leaves_no_trace(env_id: str, arm: str) -> None:
+    assert_no_trace(env_id, other_targets, arm)
+
+
+@pytest.mark.parametrize("env_id", ["ChainOfColors3-v0", pytest.param("SeqOfColors5-v0", marks=pytest.mark.slow)])
+def test_another_order_leaves_no_trace(env_id: str) -> None:
+    assert_no_trace(env_id, other_order, "free")
+
+
+@pytest.mark.parametrize("env_id", slow_unless_quick(("RememberShape9-v0", "BunchOfColors3-v0")))
+def test_nor_in_a_single_environment(env_id: str) -> None:
+    assert_no_trace(env_id, other_targets, num_envs=1)
+
+
+@SHELL_TRACE
+@pytest.mark.parametrize("arm", ["held", "free"])
+@pytest.mark.parametrize("env_id", [pytest.param(env_id, marks=pytest.mark.slow) for env_id in SHELLS])
+def test_the_mugs_show_no_trace_of_the_ball(env_id: str, arm: str) -> None:
+    assert_no_trace(env_id, other_mug, arm)
+
+
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(i, marks=[] if i == IMAGE_IDS[0] else pytest.mark.slow) for i in IMAGE_IDS]
+)
+def test_images_show_no_trace(env_id: str) -> None:
+    """At the first views of the delay and of the response, and the last one played. Pictures take most of the time."""
+    env = make(env_id, 2, obs_mode=IMAGES, on_mistake="ignore", sim_threads=1, render_workers=0)
+    task, row, cues = base(env), row_of(env), Cues(env)
+    looked_at = {row.cue, row.cue + row.delay, row.cue + row.delay + 2}
+    runs = []
+    for change in (None, other_targets):
+        cues.change = change
+        task.set_obs_mode("objects")
+        env.reset(seed=SEED)
+        run = []
+        for t, action in enumerate(random_actions(env, max(looked_at), SEED), start=1):
+            task.step(action)
+            if t in looked_at:
+                task.set_obs_mode(IMAGES)
+                run.append(observable(env, task.get_obs()))
+                task.set_obs_mode("objects")
+        runs.append(run)
+    env.close()
+    compare_runs(*runs, [0, 1])
+
+
+def test_every_task_is_accounted_for() -> None:
+    """A new family has to say what another cue is, or why there is none."""
+    assert {family(env_id) for env_id in NO_COUNTERFACTUAL} == {
+        "Intercept",
+        "InterceptGrab",
+        "RotateLenient",
+        "RotateStrict",
+        "TakeItBack",
+    }
+    assert len(CHOICE) == 18
+    assert len(SHELLS) == 3
+
+
+# ---------------------------------------------------------------------- cue bodies
+def test_without_cue_bodies_a_trace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measure itself."""
+    monkeypatch.setattr(ChoiceTask, "cue_bodies", False)
+    with pytest.raises(AssertionError, match="differs"):
+        assert_no_trace("RememberShape9-v0", other_targets, num_envs=8)
+
+
+def candidates_height(env: Env) -> Tensor:
+    """(N, K) z of the objects themselves, m."""
+    return torch.stack([actor.pose.p[:, 2] for actor in base(env).objects], dim=1)
+
+
+def test_the_candidates_are_parked_until_the_response() -> None:
+    env = make("RememberColor3-v0", 2, obs_mode="objects")
+    task, row = cast(MemoryEnv[Any], base(env)), row_of(env)
+    env.reset(seed=SEED)
+    for t in range(row.cue + row.delay + 1):
+        parked = candidates_height(env) > PARKING_HEIGHT / 2
+        assert bool(parked.all()) == (t < row.cue + row.delay), t
+        on_view = ~task.object_layout.parked(task.object_layout.read())
+        assert torch.equal(on_view, task.layout(task.task_state, task.elapsed_steps)[0])
+        env.step(torch.zeros(2, 8))
+    env.close()
+
+
+def test_a_restored_state_shows_its_cue_though_it_does_not_hold_it() -> None:
+    """States hold the task's objects only, as they always did; those of earlier versions held the shown one on the table."""
+    env = make("BunchOfColors3-v0", 2, obs_mode=IMAGES, render_workers=0)
+    task = base(env)
+    obs, _ = env.reset(seed=SEED)
+    before, state = observable(env, obs), task.get_state_dict()
+    assert set(state["actors"]) == {"table-workspace", *(actor.name for actor in task.objects)}
+    task.set_obs_mode("objects")
+    for _ in range(row_of(env).cue):
+        env.step(torch.zeros(2, 8))
+    assert not bool(task.object_layout.read()[..., 2].lt(1).any())
+    task.set_obs_mode(IMAGES)
+    task.set_state_dict(state)
+    compare_runs([before], [observable(env, task.get_obs())], [0, 1])
+    following = observable(env, env.step(torch.zeros(2, 8))[0])
+
+    visible, home = task.layout(task.task_state, torch.zeros(2, dtype=torch.int64))
+    for k, actor in enumerate(task.objects):
+        state["actors"][actor.name][visible[:, k], :7] = home[visible[:, k], k]
+    task.set_state_dict(state)
+    compare_runs([before], [observable(env, task.get_obs())], [0, 1])
+    assert bool((candidates_height(env) > PARKING_HEIGHT / 2).all())
+    compare_runs([following], [observable(env, env.step(torch.zeros(2, 8))[0])], [0, 1])
+    env.close()
+
+
+def test_the_simulation_is_the_same_whether_it_is_drawn_or_not() -> None:
+    """Cue bodies are built only where they are drawn."""
+    runs = []
+    for backend in ("none", "cpu"):
+        env = make("RememberShape5-v0", 2, obs_mode="objects", render_backend=backend, on_mistake="ignore")
+        assert ("cube_cue" in base(env).scene.actors) == (backend == "cpu")
+        env.reset(seed=SEED)
+        run = []
+        for action in random_actions(env, 14, SEED):
+            obs = env.step(action)[0]
+            run.append(observable(env, obs) | simulation(env))
+        runs.append(run)
+        env.close()
+    compare_runs(*runs, [0, 1])
