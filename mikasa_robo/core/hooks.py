@@ -38,6 +38,9 @@ class TaskHooks(Generic[TaskState]):
     """Weight of each dense reward term. Set by the class or, before ``super().__init__``, by the instance."""
     draws: ClassVar[int] = 0
     """How many uniform numbers `sample` takes for one episode; a task may set it per instance."""
+    holds_arm: bool = False
+    """Whether the robot is kept at its start until the response phase whatever ``arm`` says. Set by the class or, before
+    ``super().__init__``, by the instance."""
     objects: list[Actor]
     """The actors that `build` returned."""
     device: torch.device
