@@ -13,9 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from .arm import Arm
 from .policies import Policy
 from .rotating import MOST_OFFSET, RotateSkill, fold, yaw_of
-from .skill import View, look
+from .skill import Skill, View, look
+
+DAMPING = 0.005
+"""Of `Arm`: with its own, the hand stays up to 4 mm away from where it is sent."""
 
 
 class GraspOffset(Policy):
@@ -23,6 +27,10 @@ class GraspOffset(Policy):
 
     The peg turns with the hand, so the place in the hand's frame stays what it was.
     """
+
+    def __init__(self, skill: Skill, seed: int = 0) -> None:
+        super().__init__(skill, seed)
+        skill.arm = Arm(skill.device, DAMPING)
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
         view, skill = look(obs, self._objects), cast(RotateSkill, self.skill)

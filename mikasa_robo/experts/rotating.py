@@ -23,8 +23,10 @@ GRASP = 0.02
 MOST_OFFSET = 0.075
 """How far from its centre the peg can be grasped safely, m: its half length is 0.12 m."""
 OFFSET_ERROR, OFFSET_SKEW = 0.003, 0.05
-"""How exactly the hand is over the wanted place and turned along the peg before it comes down, if the place matters, m
-and rad."""
+"""How exactly the hand has to be over its place and turned along the peg before it comes all the way down, if the place
+matters, m and rad."""
+FUNNEL = 10.0
+"""How much higher the hand then stays for each metre that it is away from its place."""
 
 
 class RotateSkill(Skill):
@@ -85,10 +87,12 @@ class RotateSkill(Skill):
         grasp = options.gather(1, torch.where(low, nearest, best)[:, None])[:, 0]
         place = pose[:, :2] if self.offset is None else pose[:, :2] + self.offset[:, None] * direction(grasp)
         distance = torch.linalg.norm(place - tcp[:, :2], dim=1)
-        near, askew = (0.012, 0.25) if self.offset is None else (OFFSET_ERROR, OFFSET_SKEW)
-        over = (distance < near) & ((grasp - hand).abs() < askew)
+        skew = (grasp - hand).abs()
         closing, holding = self._closing(view), self.holding(view)
-        z = torch.where(over | low, torch.full_like(distance, GRASP), torch.full_like(distance, HOVER))
+        z = torch.where((distance < 0.012) & (skew < 0.25) | low, GRASP, HOVER)
+        if self.offset is not None:  # the lower, the more exactly over its place
+            high = (FUNNEL * (distance - OFFSET_ERROR) + skew - OFFSET_SKEW).clamp(0, HOVER - GRASP)
+            z = torch.where(closing, GRASP, GRASP + high)
         if self.rotate.replaced:
             # near a quarter of a turn either way leads to the goal: the one that the wrist can go
             turns = remaining[:, None] + math.pi * torch.tensor([0.0, -1.0, 1.0], device=hand.device)
