@@ -57,10 +57,9 @@ class TakeItBackSkill(Skill):
 
     def from_history(self, history: History, u: Tensor) -> Tensor:
         row = torch.arange(self.num_envs, device=u.device)
+        seen = history.visible[..., RED]  # (W, N); the oldest view before the goal was reached may show the start
         if self.take_it_back.replaced:
-            seen = history.in_cue(self.take_it_back.timeline.cue)  # (W, N)
-        else:
-            seen = history.visible[..., RED]  # the oldest view before the goal was reached may show the start
+            seen = history.in_cue(self.take_it_back.timeline.cue)
         first = history.position[seen.to(torch.int8).argmax(dim=0), row, CUBE, :2]
         guessed = self._stops[(u[:, 0] * len(self._stops)).to(torch.int64)]
         return torch.where(seen.any(dim=0)[:, None], first, guessed)

@@ -24,7 +24,7 @@ HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
 LANES = (-0.1, 0.0, 0.1)  # m, y
 LANE_JITTER = 0.02  # m
-RETURN_X, RETURN_Y = (-0.15, -0.1), (-0.12, 0.12)  # m, where the cube comes back: in no region that it has to go to
+RETURN_X, RETURN_Y = (-0.125, -0.085), (-0.08, 0.08)  # m, where the cube comes back: in no region that it has to go to
 GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region, whose centres are at least 0.15 m apart
@@ -101,7 +101,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     With ``recall="replaced"``, a form of ours, neither the table nor a grasp can hold where the cube started. During the
     cue, which shows it there, and during the delay, which hides it, the robot is held at its start whatever ``arm`` says.
-    Then the cube comes back elsewhere: x ∈ [-0.15, -0.1], y ∈ ±0.12 m (uniform), whatever the start was. All else is as
+    Then the cube comes back elsewhere: x ∈ [-0.125, -0.085], y ∈ ±0.08 m (uniform), whatever the start was. All else is as
     above. A guess is right in at most 18.4 % of episodes: the share of the possible starts within 0.03 m of one of them.
 
     Args:
