@@ -201,6 +201,11 @@ def _family(
 _SPEEDS = {"Slow": {"speed": "slow"}, "Medium": {"speed": "medium"}, "Fast": {"speed": "fast"}}
 _SIGNS = {"Pos": {"both_ways": False}, "PosNeg": {"both_ways": True}}
 _TURN = {"Pos": "counter-clockwise by the given angle", "PosNeg": "by the given angle, in the direction of its sign"}
+_SIGNS_REPLACED = {f"{mode}Replaced": {**kwargs, "recall": "replaced"} for mode, kwargs in _SIGNS.items()}
+_POINT = {
+    "PosReplaced": "the given angle counter-clockwise of the remembered direction",
+    "PosNegReplaced": "the given angle, in the direction of its sign, from the remembered direction",
+}
 _TOUCH_SKILL = "mikasa_robo.experts.touching:TouchSkill"
 _ROTATE_SKILL = "mikasa_robo.experts.rotating:RotateSkill"
 _INTERCEPT_SKILL = "mikasa_robo.experts.intercepting:InterceptSkill"
@@ -279,6 +284,24 @@ def _rows() -> Iterator[TaskSpec]:
         gallery=("Pos", NEAR),
     )
     yield from _family(
+        "RotateLenient",
+        _SIGNS_REPLACED,
+        memory="spatial",
+        certification="certified",
+        paper=False,
+        cue=5,
+        delay=5,
+        response=110,
+        oracle="signed angle still to turn",
+        oracle_shape=(1,),
+        prompt="target angle",
+        instruction="Remember which way the peg points before it is hidden; where it comes back, turn it until it points"
+        " {words}.",
+        words=_POINT,
+        entry_point="mikasa_robo.tasks.rotate:RotateLenient",
+        skill=_ROTATE_SKILL,
+    )
+    yield from _family(
         "RotateStrict",
         _SIGNS,
         memory="object",
@@ -295,6 +318,24 @@ def _rows() -> Iterator[TaskSpec]:
         gallery=("PosNeg", NEAR),
     )
     yield from _family(
+        "RotateStrict",
+        _SIGNS_REPLACED,
+        memory="object",
+        certification="certified",
+        paper=False,
+        cue=5,
+        delay=5,
+        response=110,
+        oracle="signed angle still to turn",
+        oracle_shape=(1,),
+        prompt="target angle",
+        instruction="Remember which way the peg points before it is hidden; where it comes back, turn it until it points"
+        " {words}, without moving its centre away.",
+        words=_POINT,
+        entry_point="mikasa_robo.tasks.rotate:RotateStrict",
+        skill=_ROTATE_SKILL,
+    )
+    yield from _family(
         "TakeItBack",
         {"": {}},
         memory="spatial",
@@ -307,6 +348,22 @@ def _rows() -> Iterator[TaskSpec]:
         entry_point="mikasa_robo.tasks.take_it_back:TakeItBack",
         skill="mikasa_robo.experts.taking_back:TakeItBackSkill",
         gallery=("", AHEAD),
+    )
+    yield from _family(
+        "TakeItBack",
+        {"Replaced": {"recall": "replaced"}},
+        memory="spatial",
+        certification="certified",
+        paper=False,
+        cue=5,
+        delay=5,
+        response=170,
+        oracle="initial position of the cube",
+        oracle_shape=(3,),
+        instruction="Remember where the green cube lies before it is hidden; where it comes back, push it onto the red disc"
+        " and, as soon as the disc changes colour, to where it lay at first.",
+        entry_point="mikasa_robo.tasks.take_it_back:TakeItBack",
+        skill="mikasa_robo.experts.taking_back:TakeItBackSkill",
     )
     yield from _family(
         "RememberColor",

@@ -14,7 +14,8 @@ from mikasa_robo.sim.env import BatchedSimMixin
 
 SEED, OTHER = 7, 3
 QUICK = {*one_id_per_family(), "BunchOfColors7-v0", "RememberColor9-v0", "RememberShape9-v0", "InterceptMedium-v0"}
-"""One ID of each family, and those in which a trace was most often seen."""
+QUICK |= {"RotateLenientPosReplaced-v0", "TakeItBackReplaced-v0"}
+"""One ID of each family, those in which a trace was most often seen, and those whose object comes back elsewhere."""
 RESPONSE_STEPS = 8
 """Control steps of the response phase that are played: mistakes do not end an episode here."""
 

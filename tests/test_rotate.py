@@ -24,6 +24,7 @@ from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.skill import look
 from mikasa_robo.tasks.rotate import (
+    FREE,
     HALF_LENGTH,
     HALF_WIDTH,
     LEVEL,
@@ -32,6 +33,7 @@ from mikasa_robo.tasks.rotate import (
     TOLERANCE,
     Rotate,
     RotateState,
+    folded,
     heading,
     sample_peg,
     tilt,
@@ -657,3 +659,83 @@ def test_to_leave_the_peg_turned_by_another_angle_is_a_mistake_for_good() -> Non
         assert bool(record["info/facing"].all())
         assert bool((record["info/success"] == (on_mistake == "ignore")).all())
         made.close()
+
+
+# ---------------------------------------------------------------------- a peg that comes back elsewhere
+REPLACED = "RotateStrictPosReplaced-v0"
+
+
+def test_what_remains_to_be_turned_is_told_by_nothing_that_is_seen_after_the_cue() -> None:
+    for both_ways, high in ((False, math.pi / 2), (True, math.pi / 4)):
+        u = Uniforms(torch.rand(MANY, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+        s = sample_peg(u, (0.1, high), both_ways, replaced=True)
+        assert u.unused == 0
+        back = heading(s.returned[:, 3:]).to(torch.float32)
+        goal = wrapped(start_yaw(s) + s.target - back)
+        assert float(folded(goal - s.goal).abs().max()) < 1e-5, "the long axis leads from where it points to its goal"
+        size = s.goal.abs()
+        assert FREE - 1e-6 <= float(size.min()) < FREE + 0.01
+        assert math.pi / 2 - 0.01 < float(size.max()) <= math.pi / 2 + 1e-6
+        seen = [
+            back.sin(),
+            back.cos(),
+            (2 * back).sin(),
+            (2 * back).cos(),
+            s.target,
+            s.returned[:, 0],
+            s.returned[:, 1],
+        ]
+        for asked in (s.goal.sign(), size, (2 * s.goal).sin()):
+            assert float(torch.corrcoef(torch.stack([asked, *seen]))[0, 1:].abs().max()) < 0.08
+        places = torch.cat([s.start[:, :2], s.returned[:, :2]], dim=1).T
+        assert float((torch.corrcoef(places) - torch.eye(4)).abs().max()) < 0.08
+
+
+def test_a_peg_that_comes_back_elsewhere_is_shown_hidden_and_put_there_while_the_arm_is_held() -> None:
+    made = make(REPLACED, N, obs_mode="objects", on_mistake="ignore")
+    obs, _ = made.reset(seed=1)
+    task = task_of(made)
+    s = task.task_state
+    at_start = obs["joints"][:, :9].clone()
+    for t in range(1, 11):
+        obs = made.step(torch.full((N, 8), 0.9))[0]
+        assert torch.allclose(obs["joints"][:, :9], at_start, atol=2e-3), f"the arm moved at t = {t}"
+        assert obs["objects"][:, 0].tolist() == [float(t < 5 or t == 10)] * N
+        where = s.start if t < 5 else s.returned
+        if obs["objects"][0, 0]:
+            assert torch.allclose(task.object_layout.read()[:, 0, :7], where, atol=1e-5)
+            assert float(obs["objects"][0, 1]) == pytest.approx(float(where[0, 0]), abs=1e-3)
+    made.step(torch.full((N, 8), 0.9))
+    obs = made.step(torch.full((N, 8), 0.9))[0]
+    assert float((obs["joints"][:, :7] - at_start[:, :7]).abs().amax(dim=1).min()) > 0.01
+    for _ in range(3):
+        record = step(made, still_action(made))
+    assert not bool((record["info/success"] | record["info/mistake"]).any()), "not to have begun is neither"
+    assert torch.allclose(record["info/oracle_info"][:, 0], s.goal, atol=1e-3)
+    back = heading(s.returned[:, 3:]).to(torch.float32)
+
+    def leave(yaw: Tensor, shift: float = 0.0, steps: int = 3) -> dict[str, Tensor]:
+        for _ in range(steps):
+            move(made, task.objects[0], range(N), turned_pose(s.returned[:, :2] + shift, yaw))
+            record = step(made, still_action(made))
+        return record
+
+    # less than the tolerance is free and does not help
+    record = leave(back + 0.08 * s.goal.sign())
+    assert not bool((record["info/success"] | record["info/mistake"]).any())
+    for extra in (0.0, math.pi):  # either end
+        record = leave(back + s.goal + extra)
+        assert bool(record["info/facing"].all())
+        assert bool(record["info/success"].all())
+        assert not bool(record["info/mistake"].any())
+        assert float(record["info/oracle_info"].abs().max()) < 0.01
+    assert not bool(leave(back + s.goal, 0.06)["info/success"].any()), "it has to stay where it came back"
+    assert bool(leave(back + s.goal + 0.15)["info/mistake"].all())
+    made.close()
+
+
+def test_a_peg_that_would_never_come_back_is_refused() -> None:
+    with pytest.raises(ValueError, match="recall='replaced' with response_steps=0"):
+        gym.make("RotateLenientPos-v0", recall="replaced", response_steps=0)
+    with pytest.raises(ValueError, match="recall='elsewhere' is not known: use 'in_place' or 'replaced'"):
+        gym.make("RotateLenientPos-v0", recall="elsewhere")

@@ -617,3 +617,41 @@ def test_radii_and_lengths_can_be_chosen() -> None:
         s.rested[:], s.mistaken[:] = 2, False
         assert bool((task.outcome(s, look)["success"] == inside).all())
     made.close()
+
+
+# ---------------------------------------------------------------------- a cube that comes back elsewhere
+def test_a_cube_that_comes_back_elsewhere_tells_nothing_of_its_start() -> None:
+    values = torch.rand(MANY, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    s = sample_start_and_goal(Uniforms(values), replaced=True)
+    paper = sample_start_and_goal(Uniforms(values[:, :4]))
+    assert torch.equal(s.start, paper.start)
+    assert torch.equal(paper.returned, paper.start)
+    table = torch.corrcoef(torch.cat([s.start[:, :2], s.returned[:, :2], s.goal[:, :1]], dim=1).T)
+    assert float((table - torch.eye(5)).abs().max()) < 0.11
+    assert float(s.returned[:, 0].max()) < float(s.start[:, 0].min()) - REGION, "in the region without a movement"
+
+
+def test_it_is_shown_hidden_and_put_there_while_the_arm_is_held() -> None:
+    made = make("TakeItBackReplaced-v0", N, obs_mode="objects")
+    obs, _ = made.reset(seed=1)
+    task = task_of(made)
+    s, at_start = task.task_state, obs["joints"][:, :9].clone()
+    for t in range(1, 11):
+        obs = made.step(torch.full((N, 8), 0.9))[0]
+        assert torch.allclose(obs["joints"][:, :9], at_start, atol=2e-3), f"the arm moved at t = {t}"
+        assert bool(((obs["objects"][:, 0] > 0) == (t < 5 or t == 10)).all())
+        if t < 5 or t == 10:
+            where = s.start if t < 5 else s.returned
+            assert torch.allclose(task.object_layout.read()[:, CUBE, :3], where, atol=1e-5)
+    step(made, still_action(made))
+    move(made, task.objects[0], range(N), lying(s.goal))
+    assert bool(step(made, still_action(made))["info/reached"].all())
+    for place, good in ((s.returned, False), (s.start, True)):
+        kept = made.unwrapped.get_state_dict()
+        for _ in range(3):
+            move(made, task.objects[0], range(N), lying(place[:, :2]))
+            record = step(made, still_action(made))
+        assert bool((record["info/success"] == good).all())
+        assert bool((record["info/fail"] != good).all())
+        made.unwrapped.set_state_dict(kept)
+    made.close()

@@ -154,7 +154,7 @@ class MemoryEnv(SavedTask[TaskState]):
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         before = self.object_layout.read()[..., :3]
-        action = self._step_held(action) if self.arm == "held" else super()._step_action(action)
+        action = self._step_held(action) if self.arm == "held" or self.holds_arm else super()._step_action(action)
         self._action = action_rows(action, self._action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1

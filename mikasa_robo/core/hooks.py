@@ -41,6 +41,9 @@ class TaskHooks(Generic[TaskState]):
     cue_bodies: ClassVar[bool] = False
     """Whether bodies that touch nothing are shown in place of the objects until the response phase, see `visibility`; then
     the simulation has no trace of what was shown. A hand goes through them. A task may set it per instance."""
+    holds_arm: bool = False
+    """Whether the robot is kept at its start until the response phase whatever ``arm`` says. Set by the class or, before
+    ``super().__init__``, by the instance."""
     objects: list[Actor]
     """The actors that `build` returned."""
     device: torch.device

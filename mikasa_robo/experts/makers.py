@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from .evaluation import PolicyMaker
+    from .policies import Policy
+    from .skill import Skill
 
 __all__ = ["POLICY_NAMES", "PolicyName", "policy_maker"]
 
@@ -25,15 +28,22 @@ def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
         name: one of `POLICY_NAMES`.
         k: how many earlier views "window" remembers.
     """
-    from .policies import ExhaustiveSearch, Expert, PostureMemory, Random, WindowMemory
+    from .policies import ExhaustiveSearch, Expert, Random, WindowMemory
 
     makers: dict[str, Any] = {
         "expert": Expert,
         "window": functools.partial(WindowMemory, k=k),
         "memoryless": functools.partial(WindowMemory, k=0),
         "exhaustive": ExhaustiveSearch,
-        "posture": PostureMemory,
+        "posture": _posture,
         "random": Random,
     }
     maker: PolicyMaker = makers[EARLIER_NAMES.get(name, name)]
     return maker
+
+
+def _posture(skill: Skill, seed: int = 0) -> Policy:
+    """The policy that uses the robot's body as its memory, see `Skill.posture_policy`."""
+    module, kind = skill.posture_policy.split(":")
+    policy: Policy = getattr(importlib.import_module(module), kind)(skill, seed)
+    return policy

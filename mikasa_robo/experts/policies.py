@@ -95,7 +95,7 @@ class WindowMemory(Policy):
         self._views = [*self._views, view][-(self.k + 1) :]
         self._age += 1
         back = torch.arange(len(self._views) - 1, -1, -1, device=self._age.device)[:, None]
-        return self.skill.from_history(History(self._views, back < self._age), self._u)
+        return self.skill.from_history(History(self._views, back < self._age, self._age - 1), self._u)
 
 
 class ExhaustiveSearch(Policy):

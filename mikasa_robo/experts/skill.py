@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class History:
 
     views: Sequence[View]
     valid: Tensor  # (W, N) bool: the view belongs to the running episode
+    elapsed: Tensor | None = None  # (N,) int64, control steps since the reset at the present view; None: not known
 
     @property
     def now(self) -> View:
@@ -72,6 +73,13 @@ class History:
     def position(self) -> Tensor:
         """(W, N, K, 3) m."""
         return torch.stack([view.position for view in self.views])
+
+    def in_cue(self, cue_steps: int) -> Tensor:
+        """(W, N) bool: the view belongs to the running episode and to its cue, which lasts ``cue_steps``."""
+        if self.elapsed is None:
+            return torch.zeros_like(self.valid)
+        back = torch.arange(len(self.views) - 1, -1, -1, device=self.valid.device)[:, None]
+        return self.valid & (self.elapsed - back < cue_steps)
 
     @property
     def oldest(self) -> Tensor:
@@ -98,6 +106,8 @@ class Skill(ABC):
     """Number of uniforms that a guess takes."""
     candidates: int = 0
     """Number of candidates to try one after another; 0 if the task has none."""
+    posture_policy: ClassVar[str] = "mikasa_robo.experts.policies:PostureMemory"
+    """The policy, ``"module:Class"``, whose body remembers the cue of this family best."""
 
     def __init__(self, task: MemoryEnv[Any]) -> None:
         self.task, self.device, self.num_envs = task, task.device, task.num_envs

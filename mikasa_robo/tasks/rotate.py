@@ -17,6 +17,7 @@ from mikasa_robo.checks import boolean, number_range
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
+from mikasa_robo.core.recall import Recall, home, is_replaced
 from mikasa_robo.core.sampling import Uniforms, between
 from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 from mikasa_robo.core.tabletop import FINGERS
@@ -25,8 +26,11 @@ from mikasa_robo.tensors import length, total
 HALF_LENGTH, HALF_WIDTH = 0.12, 0.025  # m
 JITTER = 0.1  # m, of the peg's centre in x and in y
 TOLERANCE = 0.1  # rad
+# rad, how far a peg that comes back elsewhere at least is from its goal: to turn it by less than TOLERANCE is no mistake,
+# and from here it does not help
+FREE = 2 * TOLERANCE
 LARGEST_ANGLE = {False: math.pi / 2, True: math.pi / 4}  # rad, by `both_ways`
-NEAR = 0.05  # m, largest distance of the peg's centre from its start in x and in y (Strict)
+NEAR = 0.05  # m, largest distance of the peg's centre from where it was when acting began, in x and in y (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
 STANDING = 0.1  # a peg whose unit axis is shorter than this, seen from above, stands on end and has no heading
@@ -57,6 +61,11 @@ def wrapped(angle: Tensor) -> Tensor:
     return math.pi - torch.remainder(math.pi - angle, 2 * math.pi)
 
 
+def folded(angle: Tensor) -> Tensor:
+    """The direction in [-π/2, π/2) that an object whose two ends look alike has at ``angle``; float64."""
+    return torch.remainder(angle.to(torch.float64) + math.pi / 2, math.pi) - math.pi / 2
+
+
 def stays_in_place(start: Tensor, peg: Tensor) -> Tensor:
     """(N,) bool: the centre of the peg (N, ≥ 3) is within `NEAR` of ``start`` (N, ≥ 2) in x and in y."""
     return ((peg[:, :2] - start[:, :2]).abs() < NEAR).all(dim=-1)
@@ -79,32 +88,52 @@ class RotateState:
     """One row per environment. Object: the peg."""
 
     start: Tensor  # (N, 7) pose of the peg at t = 0, m
-    target: Tensor  # (N,) signed angle to turn the peg by, rad
+    returned: Tensor  # (N, 7) pose of the peg when acting begins, m: its start, or where it came back
+    target: Tensor  # (N,) the prompted angle, from the yaw at t = 0, rad
+    goal: Tensor  # (N,) angle to turn the peg by from where it lies when acting begins, rad
     turned: Tensor  # (N,) angle by which the peg has been turned so far, rad; whole turns count
-    heading: Tensor  # (N,) yaw of the peg after the last step, rad
+    heading: Tensor  # (N,) yaw of the peg after the last step, rad; before the response that of `returned`
     spin: Tensor  # (N,) speed of the yaw over the last step, rad/s
     grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step
     rested: Tensor  # (N,) int64, control steps in a row that peg and robot have been at rest
     mistaken: Tensor  # (N,) bool, the peg was set down at another angle
 
 
-def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool) -> RotateState:
-    """Draw the peg's place (x, y), its yaw, and the size and sign of the angle. Takes 5 uniforms."""
+def lying(xy: Tensor, yaw: Tensor) -> Tensor:
+    """(b, 7) float32 poses of pegs that lie on the table with their centres at ``xy`` (b, 2), m, and ``yaw`` (b,), rad."""
+    z, zero = torch.full_like(yaw, HALF_WIDTH), torch.zeros_like(yaw)
+    pose = torch.stack([*xy.unbind(1), z, (yaw / 2).cos(), zero, zero, (yaw / 2).sin()], dim=1)
+    return pose.to(torch.float32)
+
+
+def sample_peg(u: Uniforms, angles: tuple[float, float], both_ways: bool, replaced: bool = False) -> RotateState:
+    """Draw the peg's place (x, y), its yaw, and the size and sign of the angle; where it comes back if ``replaced``.
+
+    Takes 5 uniforms, 8 if ``replaced``. What remains to be turned then is independent of the place and the yaw with
+    which the peg comes back and of the prompt, as the yaw at the start is uniform.
+    """
     values = u.take(5)
     xy, yaw = between(values[:, :2], -JITTER, JITTER), between(values[:, 2], -math.pi, math.pi)
-    z, zero = torch.full_like(yaw, HALF_WIDTH), torch.zeros_like(yaw)
-    start = torch.stack([*xy.unbind(1), z, (yaw / 2).cos(), zero, zero, (yaw / 2).sin()], dim=1).to(torch.float32)
     size = between(values[:, 3], angles[1], angles[0])  # reversed: the range excludes low and includes high
-    sign = torch.where((values[:, 4] < 0.5) & both_ways, -1.0, 1.0)
+    target = torch.where((values[:, 4] < 0.5) & both_ways, -1.0, 1.0) * size
+    start, goal = lying(xy, yaw), target
+    returned = start.clone()
+    if replaced:
+        values = u.take(3)
+        goal = folded(between(values[:, 2], FREE, math.pi - FREE))
+        returned = lying(between(values[:, :2], -JITTER, JITTER), wrapped(yaw + target - goal))
+    no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return RotateState(
         start=start,
-        target=(sign * size).to(torch.float32),
-        turned=zero.to(torch.float32),
-        heading=heading(start[:, 3:]).to(torch.float32),
-        spin=zero.to(torch.float32),
-        grasped=torch.zeros(u.count, dtype=torch.bool, device=u.device),
+        returned=returned,
+        target=target.to(torch.float32),
+        goal=goal.to(torch.float32),
+        turned=torch.zeros_like(returned[:, 0]),
+        heading=heading(returned[:, 3:]).to(torch.float32),
+        spin=torch.zeros_like(returned[:, 0]),
+        grasped=no,
         rested=torch.zeros(u.count, dtype=torch.int64, device=u.device),
-        mistaken=torch.zeros(u.count, dtype=torch.bool, device=u.device),
+        mistaken=no.clone(),
     )
 
 
@@ -130,11 +159,22 @@ class Rotate(MemoryEnv[RotateState]):
     slowly and for how long a peg rests, and the failure. Without the failure a script that needs no memory succeeds by
     stopping every 0.17 rad (`benchmarks/shortcuts.py`, of 128 episodes: 96 % Pos, 99 % PosNeg; with it 12 and 28 %).
 
+    With ``recall="replaced"``, a form of ours, neither the table nor a grasp can hold what has to be remembered. During
+    the cue, which shows the peg at its start, and during the delay, which hides it, the robot is held at its start
+    whatever ``arm`` says. Then the peg comes back at another place (x, y ∈ ±0.1 m) with another yaw, and its long axis has
+    to point the prompted angle from where it pointed in the cue; as the ends look alike, either may. What remains to be
+    turned is uniform between 0.2 and π/2 rad and either way equally often, whatever the prompt and the pose at which the
+    peg came back. So a guess succeeds in 0.2 / (π - 0.4) = 7.3 % of episodes.
+    Success: the long axis is within 0.1 rad of that direction, the rest as above. Failure: peg and robot rest while the
+    long axis is more than 0.1 rad from where it came back, and not at its goal. Oracle: what remains to be turned the
+    shorter way, in [-π/2, π/2).
+
     Args:
-        both_ways: whether the peg may have to be turned clockwise.
-        angle_range: (low, high) of the angle's size, 0.1…π rad, in place of the mode's own.
+        both_ways: whether the prompted angle may be clockwise.
+        angle_range: (low, high) of the prompted angle's size, 0.1…π rad, in place of the mode's own.
+        recall: "in_place", the paper's form, or "replaced".
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During the cue the peg cannot be
-            moved; during a delay it is hidden, and afterwards it lies where it lay.
+            moved; during a delay it is hidden, and afterwards it lies where it lay, or where it comes back.
         **kwargs: see `MemoryEnv`.
     """
 
@@ -146,24 +186,30 @@ class Rotate(MemoryEnv[RotateState]):
         *args: Any,
         both_ways: bool = False,
         angle_range: Sequence[float] | None = None,
+        recall: Recall = "in_place",
         **kwargs: Any,
     ) -> None:
         self.angle_range, self.both_ways = angle_range_of(both_ways, angle_range), both_ways
+        self.holds_arm = self.replaced = is_replaced(recall, kwargs.get("response_steps"))
+        self.cue_bodies = self.replaced  # type: ignore[misc]
+        if self.replaced:
+            self.draws = 8  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def build(self) -> list[Actor]:
         return [build_peg(self.scene, "peg", rgba("blue"), HALF_LENGTH, HALF_WIDTH, parked=0)]
 
     def sample(self, u: Uniforms) -> RotateState:
-        return sample_peg(u, self.angle_range, self.both_ways)
+        return sample_peg(u, self.angle_range, self.both_ways, self.replaced)
 
     def layout(self, s: RotateState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
-        return (self.timeline.phase(elapsed) != DELAY)[:, None], s.start[:, None].clone()
+        phase = self.timeline.phase(elapsed)
+        return (phase != DELAY)[:, None], home(phase, s.start, s.returned)[:, None]
 
     def update_state(self, s: RotateState, data: StepData, touching: Tensor) -> None:
         q = data.objects[:, 0, 3:7]
         lying = torch.linalg.norm(long_axis(q)[:, :2], dim=-1) > STANDING
-        # until the first step of the response phase the layout puts the peg at its start
+        # until the first step of the response phase the layout puts the peg where it belongs
         counts = lying & (data.elapsed > self.timeline.response_start)
         now = torch.where(counts, heading(q), s.heading.to(torch.float64))
         turn = wrapped(now - s.heading)
@@ -173,12 +219,19 @@ class Rotate(MemoryEnv[RotateState]):
         s.grasped = touching[:, FINGERS, 0].all(dim=1) & data.responding
         rests = (data.elapsed > self.timeline.response_start) & self._at_rest(s, data) & data.static
         s.rested = rest.count_rest(s.rested, rests)
-        elsewhere = (s.turned.abs() > TOLERANCE) & ((s.target - s.turned).abs() >= TOLERANCE)
+        elsewhere = (self._angle(s.turned).abs() > TOLERANCE) & ~self._facing(s)
         s.mistaken = s.mistaken | (elsewhere & rest.set_down(s.rested))
 
-    @staticmethod
-    def _facing(s: RotateState) -> Tensor:
-        return (s.target - s.turned).abs() < TOLERANCE
+    def _angle(self, angle: Tensor) -> Tensor:
+        """(N,) a turn as it counts: with whole turns where the peg stays on view, else as the peg's direction shows it."""
+        return folded(angle).to(angle.dtype) if self.replaced else angle
+
+    def _remaining(self, s: RotateState) -> Tensor:
+        """(N,) signed angle still to turn, rad."""
+        return self._angle(s.goal - s.turned)
+
+    def _facing(self, s: RotateState) -> Tensor:
+        return self._remaining(s).abs() < TOLERANCE
 
     @staticmethod
     def _at_rest(s: RotateState, data: StepData) -> Tensor:
@@ -188,7 +241,7 @@ class Rotate(MemoryEnv[RotateState]):
         return s.target[:, None].clone()
 
     def oracle(self, s: RotateState) -> Tensor:
-        return (s.target - s.turned)[:, None]
+        return self._remaining(s)[:, None]
 
     def visible_poses(self, s: RotateState, data: StepData) -> tuple[Tensor, Tensor]:
         poses = data.objects[..., :7].clone()
@@ -197,7 +250,7 @@ class Rotate(MemoryEnv[RotateState]):
 
     def outcome(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
         peg = data.objects[:, 0]
-        facing, in_place, level = self._facing(s), stays_in_place(s.start, peg), is_level(peg)
+        facing, in_place, level = self._facing(s), stays_in_place(s.returned, peg), is_level(peg)
         fail = s.mistaken & (self.on_mistake == "fail")
         success = facing & rest.set_down(s.rested) & data.static & data.responding & ~fail
         return {
@@ -216,12 +269,12 @@ class Rotate(MemoryEnv[RotateState]):
         peg = data.objects[:, 0]
         done = self._facing(s)
         if self.strict:
-            done = done & stays_in_place(s.start, peg) & is_level(peg)
+            done = done & stays_in_place(s.returned, peg) & is_level(peg)
         terms = {
             "reach": rewards.reach(data.tcp[:, :3], peg[:, :3]),
             "align": 1 - self._in_hand(data)[1] ** 2,
             "grasp": s.grasped.to(peg.dtype),
-            "progress": rewards.closeness((s.target - s.turned).abs(), sharpness=1.0),
+            "progress": rewards.closeness(self._remaining(s).abs(), sharpness=1.0),
             "still": rewards.still_when(done | ~data.responding, data.joint_speed),
         }
         if self.strict:
@@ -240,14 +293,14 @@ class Rotate(MemoryEnv[RotateState]):
         return total((hand_x * axis).unbind(-1)), total((hand_y * axis).unbind(-1))
 
     def _away(self, s: RotateState, data: StepData) -> Tensor:
-        """(N, 3) vector from the peg's centre to its start, m."""
-        return s.start[:, :3] - data.objects[:, 0, :3]
+        """(N, 3) vector from the peg's centre to where it was when acting began, m."""
+        return s.returned[:, :3] - data.objects[:, 0, :3]
 
     def overlay_facts(self, s: RotateState) -> dict[str, list[str]]:
-        return {
-            "turn by": [f"{round(angle):+d}°" for angle in s.target.rad2deg().tolist()],
-            "turned so far": [f"{round(angle):+d}°" for angle in s.turned.rad2deg().tolist()],
-        }
+        angles = {"turn by": s.target, "turned so far": s.turned}
+        if self.replaced:
+            angles = {"from where it pointed": s.target, "still to turn": self._remaining(s)}
+        return {name: [f"{round(angle):+d}°" for angle in row.rad2deg().tolist()] for name, row in angles.items()}
 
     def state_features(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
         peg, tcp = data.objects[:, 0], data.tcp[:, :3]
@@ -256,7 +309,7 @@ class Rotate(MemoryEnv[RotateState]):
         to_peg = peg[:, :3] - tcp
         features = {
             "turned": s.turned,
-            "remaining": s.target - s.turned,
+            "remaining": self._remaining(s),
             "tcp_to_peg": to_peg * shown,
             "tcp_to_ends": torch.cat([to_peg + HALF_LENGTH * axis, to_peg - HALF_LENGTH * axis], dim=1) * shown,
             "peg_axis": axis * shown,
@@ -283,16 +336,16 @@ class RotateLenient(Rotate):
 class RotateStrict(Rotate):
     """Turn the peg by the prompted angle on the spot.
 
-    Success requires, in addition to that of `Rotate`, that the peg's centre is within 0.05 m of its start in x and in y,
-    and that its roll and pitch are within 0.1 rad: a peg that was rolled onto another side has to be rolled back. Its
-    height does not matter.
+    Success requires, in addition to that of `Rotate`, that the peg's centre is within 0.05 m of its start in x and in y
+    (of where it came back, with ``recall="replaced"``), and that its roll and pitch are within 0.1 rad: a peg that was
+    rolled onto another side has to be rolled back. Its height does not matter.
     """
 
     strict: ClassVar[bool] = True
     reward_scales: ClassVar[dict[str, float]] = {**RotateLenient.reward_scales, "place": 2}
 
     def overlay_facts(self, s: RotateState) -> dict[str, list[str]]:
-        moved = torch.linalg.norm(self.object_layout.read()[:, 0, :2] - s.start[:, :2], dim=-1)
+        moved = torch.linalg.norm(self.object_layout.read()[:, 0, :2] - s.returned[:, :2], dim=-1)
         return super().overlay_facts(s) | {
             "centre moved by": [f"{100 * distance:.1f} cm" for distance in moved.tolist()]
         }

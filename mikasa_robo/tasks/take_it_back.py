@@ -15,6 +15,7 @@ from mikasa_robo.checks import number
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import DELAY
+from mikasa_robo.core.recall import Recall, home, is_replaced
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
 from mikasa_robo.core.tabletop import FINGERS
@@ -24,6 +25,7 @@ HALF_SIZE = 0.02  # m, of the cube
 START_X = (-0.05, 0.05)  # m
 LANES = (-0.1, 0.0, 0.1)  # m, y
 LANE_JITTER = 0.02  # m
+RETURN_X, RETURN_Y = (-0.125, -0.085), (-0.08, 0.08)  # m, where the cube comes back: in no region that it has to go to
 GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region, whose centres are at least 0.15 m apart
@@ -35,6 +37,7 @@ class TakeItBackState:
     """One row per environment. Objects: the cube, the red disc, the magenta disc."""
 
     start: Tensor  # (N, 3) m, the cube's centre at t = 0
+    returned: Tensor  # (N, 3) m, the cube's centre when acting begins: its start, or where it came back
     goal: Tensor  # (N, 2) m, x and y of the discs' centre
     reached: Tensor  # (N,) bool, the cube has been on the goal
     grasped: Tensor  # (N,) bool, both fingers were on the cube in the last step
@@ -42,16 +45,26 @@ class TakeItBackState:
     mistaken: Tensor  # (N,) bool, the cube was set down elsewhere
 
 
-def sample_start_and_goal(u: Uniforms) -> TakeItBackState:
-    """Draw the start's x, its lane, its offset from the lane's centre, and the goal's x. Takes 4 uniforms."""
+def sample_start_and_goal(u: Uniforms, replaced: bool = False) -> TakeItBackState:
+    """Draw the start's x, its lane, its offset from the lane's centre, the goal's x; if ``replaced`` the place of return.
+
+    Takes 4 uniforms, 6 if ``replaced``.
+    """
     values = u.take(4)
     lanes = constant(LANES, torch.float64, u.device)
     y = lanes[index_below(values[:, 1], len(LANES))] + between(values[:, 2], -LANE_JITTER, LANE_JITTER)
     x = between(values[:, 0], *START_X)
     goal_x = between(values[:, 3], *GOAL_X)
+    start = torch.stack([x, y, torch.full_like(x, HALF_SIZE)], dim=1).to(torch.float32)
+    returned = start.clone()
+    if replaced:
+        values = u.take(2)
+        back = between(values[:, 0], *RETURN_X), between(values[:, 1], *RETURN_Y), torch.full_like(x, HALF_SIZE)
+        returned = torch.stack(back, dim=1).to(torch.float32)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return TakeItBackState(
-        start=torch.stack([x, y, torch.full_like(x, HALF_SIZE)], dim=1).to(torch.float32),
+        start=start,
+        returned=returned,
         goal=torch.stack([goal_x, torch.full_like(goal_x, GOAL_Y)], dim=1).to(torch.float32),
         reached=no,
         grasped=no.clone(),
@@ -87,12 +100,19 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
       script 51 %; now it succeeds in 22 %.
     An upright hand reaches x = 0.165 m only: for far goals it has to lean forward.
 
+    With ``recall="replaced"``, a form of ours, neither the table nor a grasp can hold where the cube started. During the
+    cue, which shows it there, and during the delay, which hides it, the robot is held at its start whatever ``arm`` says.
+    Then the cube comes back elsewhere: x ∈ [-0.125, -0.085], y ∈ ±0.08 m (uniform), whatever the start was. All else is as
+    above. A guess is right in at most 18.4 % of episodes: the share of the possible starts within 0.03 m of one of them.
+
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
         goal_tolerance: distance from the disc's centre at which the cube has reached the goal, 0.005 m to `goal_radius`.
         region_radius: distance from its start at which the cube is back, 0.01…0.075 m.
+        recall: "in_place", the paper's form, or "replaced".
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During the cue nothing can be
-            moved; during a delay the table is empty, and afterwards everything lies where it lay.
+            moved; during a delay the table is empty, and afterwards everything lies where it lay, but for a cube that
+            comes back elsewhere.
         **kwargs: see `MemoryEnv`.
     """
 
@@ -105,11 +125,16 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         goal_radius: float = 0.05,
         goal_tolerance: float = 0.015,
         region_radius: float = 0.03,
+        recall: Recall = "in_place",
         **kwargs: Any,
     ) -> None:
         self.goal_radius = number("goal_radius", goal_radius, *RADII, unit="m")
         self.region_radius = number("region_radius", region_radius, *RADII, unit="m")
         self.goal_tolerance = number("goal_tolerance", goal_tolerance, MIN_TOLERANCE, self.goal_radius, unit="m")
+        self.holds_arm = self.replaced = is_replaced(recall, kwargs.get("response_steps"))
+        self.cue_bodies = self.replaced  # type: ignore[misc]
+        if self.replaced:
+            self.draws = 6  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def build(self) -> list[Actor]:
@@ -124,16 +149,16 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         return objects[:1]
 
     def sample(self, u: Uniforms) -> TakeItBackState:
-        return sample_start_and_goal(u)
+        return sample_start_and_goal(u, self.replaced)
 
     def layout(self, s: TakeItBackState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
-        disc = disc_pose(s.goal)
-        on_view = self.timeline.phase(elapsed) != DELAY
+        disc, phase = disc_pose(s.goal), self.timeline.phase(elapsed)
+        cube, on_view = upright(home(phase, s.start, s.returned)), phase != DELAY
         visible = torch.stack([on_view, on_view & ~s.reached, on_view & s.reached], dim=1)
-        return visible, torch.stack([upright(s.start), disc, disc], dim=1)
+        return visible, torch.stack([cube, disc, disc], dim=1)
 
     def update_state(self, s: TakeItBackState, data: StepData, touching: Tensor) -> None:
-        # until the first step of the response phase the layout puts the cube at its start
+        # until the first step of the response phase the layout puts the cube where it belongs
         acted = data.elapsed > self.timeline.response_start
         s.reached = s.reached | (acted & (self._to_middle(s, data) == 0))
         s.grasped = touching[:, FINGERS, 0].all(dim=1) & data.responding
@@ -178,13 +203,14 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     def reward_terms(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
         """``progress`` counts both legs, half each, so that reaching the goal never costs anything."""
-        way = length(s.goal - s.start[:, :2])
-        there = 1 - self._to_middle(s, data) / (way - self.goal_tolerance)
-        back = 1 - self._to_region(s, data) / (way - self.region_radius)
+        way_there = length(s.goal - s.returned[:, :2])
+        way_back = length(s.goal - s.start[:, :2])
+        there = 1 - self._to_middle(s, data) / (way_there - self.goal_tolerance)
+        back = 1 - self._to_region(s, data) / (way_back - self.region_radius)
         arrived = s.reached & (self._to_region(s, data) == 0)
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
-            "grasp": s.grasped.to(way.dtype),
+            "grasp": s.grasped.to(way_back.dtype),
             "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
             "still": rewards.still_when(arrived | ~data.responding, data.joint_speed),
         }
