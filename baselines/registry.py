@@ -147,8 +147,15 @@ MEMORIES: dict[str, MemorySpec] = {
     name: MemorySpec(name, f"{_HOME}.memory.{target}", help)
     for name, target, help in (
         ("none", "none:NoMemory", "No memory: an MLP of what is seen now."),
+        ("frame-stack", "frame_stack:FrameStack", "The last frames."),
         ("lstm", "lstm:LSTM", "Hochreiter and Schmidhuber, 1997."),
         ("gru", "gru:GRU", "Cho et al., 2014."),
+        ("mingru", "mingru:MinGRU", "Feng et al., 2024: gates that do not see the state, a parallel scan."),
+        ("lru", "lru:LRU", "Orvieto et al., 2023: a diagonal state-space model."),
+        ("ffm", "ffm:FFM", "Morad et al., 2023: fast and forgetful memory."),
+        ("shm", "shm:SHM", "Le et al., 2024: stable Hadamard memory."),
+        ("gtrxl", "gtrxl:GTrXL", "Parisotto et al., 2019: gated Transformer-XL."),
+        ("transformer", "transformer:Transformer", "Vaswani et al., 2017: causal, over the whole episode."),
     )
 }
 """Memory models by name. `use_memory` adds those that a user names as ``"module:Class"``, under that name."""
