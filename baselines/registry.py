@@ -130,6 +130,12 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "PPO with a recurrent network.",
             f"{_HOME}.ppo_arguments:PPOLSTMArgs",
         ),
+        AlgorithmSpec(
+            "ppo",
+            f"{_HOME}.ppo_lstm:PPOMemory",
+            "PPO with any memory; see --memory.",
+            f"{_HOME}.ppo_arguments:PPOMemoryArgs",
+        ),
     )
 }
 """Algorithms by name."""
@@ -139,6 +145,7 @@ NETWORKS: dict[str, NetworkSpec] = {
     for row in (
         NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
+        NetworkSpec("recurrent", f"{_HOME}.networks:RecurrentActorCritic", "A memory that they share; see --memory."),
     )
 }
 """Networks by name."""
@@ -256,7 +263,7 @@ def use_memory(name: str) -> MemorySpec:
         EnvIdError: the module does not exist, or ``name`` is malformed.
     """
     if ":" in name and name not in MEMORIES:
-        from .memory.base import Memory
+        from mikasa_robo.baselines.memory.base import Memory
 
         attribute = import_named_module(name, "a memory")
         module = importlib.import_module(name.rpartition(":")[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -36,7 +38,7 @@ class MinGRU(Memory):
         self.final = nn.LayerNorm(hidden_size)
         with torch.no_grad():
             # Time constants 1 / z spread over the delays, as Tallec and Ollivier (2018, arXiv 1804.11188) start gates.
-            delays = torch.logspace(0, torch.tensor(1.0 + max_delay).log10().item(), hidden_size)
+            delays = torch.logspace(0, math.log10(1 + max_delay), hidden_size)
             for gate in self.gates:
                 gate.bias[:hidden_size] = -delays.log()  # type: ignore[index, union-attr, operator]
 
