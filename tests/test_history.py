@@ -114,7 +114,7 @@ def test_a_reset_that_follows_a_reset_changes_nothing(env_id: str) -> None:
 def test_without_new_scenes_a_trace_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The measure itself: with the reset of ManiSkill alone, `use` shows in the next episode."""
     monkeypatch.setattr(BatchedSimMixin, "_clear_sim_history", BatchedSimMixin._clear_sim_state)
-    env = new("BunchOfColors7-v0")
+    env = new("RememberShape9-v0")
     actions = episode(env, SEED)
     fresh = play(env, actions)
     use(env)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mani_skill.utils.structs import Actor
-from task_helpers import MECHANICS, base, bring_success, still_action
+from task_helpers import FAMILIES, MECHANICS, Record, base, bring_success, compare_runs, make, random_actions, rollout, row_of, still_action
 from torch import Tensor
 
 import mikasa_robo
@@ -228,3 +228,50 @@ def test_bad_reward_scales_are_named_before_anything_is_built(monkeypatch: pytes
     monkeypatch.setattr(RememberColor, "build", build)
     with pytest.raises(ValueError, match=r"'grasp' is not a term .*reach, touch, still"):
         gym.make("RememberColor3-v0", reward_scales={"grasp": 1.0})
+
+
+# ---------------------------------------------------------------------- to the last bit, at any number of environments
+def test_closeness_is_one_less_tanh() -> None:
+    x = torch.linspace(0, 12, 100_001)
+    near = rewards.closeness(x, 1.0)
+    assert float((near.double() - (1 - torch.tanh(x.double()))).abs().max()) < 2e-7
+    assert float(near[0]) == 1.0
+    assert float(near[-1]) == 0.0
+    assert bool((near.diff() <= 0).all()), "nearer is never worse"
+    assert rewards.closeness(torch.tensor([torch.nan, torch.inf])).tolist() == [0.0, 0.0]
+    assert rewards.closeness(x.double()).dtype == torch.float64
+
+
+def test_terms_do_not_depend_on_the_number_of_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.rand(2, 1000, 3, generator=generator)
+    terms = {str(k): torch.rand(1000, generator=generator) for k in range(7)}
+    for count in (1, 3, 8, 17, 64):
+        rows = slice(5, 5 + count)
+        assert torch.equal(rewards.reach(one[rows], other[rows]), rewards.reach(one, other)[rows])
+        assert torch.equal(rewards.reach_from_above(one[rows] / 9), rewards.reach_from_above(one / 9)[rows])
+        assert torch.equal(rewards.still(one[rows, 0]), rewards.still(one[:, 0])[rows])
+        few = {name: term[rows] for name, term in terms.items()}
+        assert torch.equal(rewards.total(few), rewards.total(terms)[rows])
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [pytest.param(i, marks=[] if i in ("RotateStrictPos-v0", "ChainOfColors3-v0") else pytest.mark.slow) for i in FAMILIES],
+)
+def test_an_episode_is_the_same_at_any_number_of_environments(env_id: str, request: pytest.FixtureRequest) -> None:
+    """Observations, rewards and reward terms of each environment, with the hand moving and, mostly, hitting things."""
+    slow = request.node.get_closest_marker("slow") is not None
+    runs: dict[int, list[Record]] = {}
+    for count in (1, 3, 8, 64) if slow else (1, 3, 8):
+        env = make(env_id, count, obs_mode="state+objects", sim_backend="physx_cpu_batched", on_mistake="ignore")
+        row = row_of(env)
+        moves = random_actions(env, min(row.cue + row.delay, 20) + 6, 3, num_envs=64)
+        env.reset(seed=[(3, i) for i in range(count)])
+        runs[count] = rollout(env, moves[:, :count])
+        env.close()
+    largest = max(runs)
+    assert any(name.startswith("info/reward_terms/") for name in runs[largest][0])
+    for count, run in runs.items():
+        rows = list(range(count))
+        compare_runs(run, runs[largest], rows, rows)
