@@ -80,7 +80,7 @@ class ImitationArgs(CommonArgs):
             raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
         if self.num_workers is not None:
             raise ArgumentError(
-                f"--num-workers {self.num_workers} cannot be used: the expert acts in the process that simulates; leave it out"
+                f"--num-workers {self.num_workers} cannot be used: the expert acts where the simulation is; leave it out"
             )
         if self.control_mode != "pd_joint_delta_pos":
             raise ArgumentError(
