@@ -239,6 +239,8 @@ class Imitation:
                 f"--env-id {args.env_id} has no expert to learn from; use a robot task of `mikasa list`"
             )
         self.task: MemoryEnv[Any] = task
+        if args.ignore_mistakes:
+            task.on_mistake = "ignore"  # of the training environments only
         self.labeler = Labeler(args.env_id, task, args.seed)
         self.generator, n = setup.generator, setup.num_envs
         network = make_network(args, setup, recurrent=True)
@@ -374,7 +376,6 @@ class Imitation:
             "buffer": self.buffer.state_dict() if self.args.checkpoint_buffer else None,
             "updates": self.updates,
             "owed": self.owed,
-            "noise": self.noise,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -64,6 +64,9 @@ class ImitationArgs(CommonArgs):
     expert_noise: float = 0.2
     """The expert's actions are carried out with Gaussian noise. In each episode its standard deviation is drawn from 0 to
     twice this. Labels stay without noise. So the expert shows how to correct mistakes."""
+    ignore_mistakes: bool = False
+    """Training episodes go on after a mistake (on_mistake="ignore"), so that the student is labelled there too. Evaluations
+    keep the task's own rule."""
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the memory, cross-entropy for whole
     numbers, else mean squared error. Learning to hold the cue is then supervised too. The policy is not changed by it."""
