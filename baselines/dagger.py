@@ -40,6 +40,7 @@ from .episodes import Episode, EpisodeBuffer, EpisodeCutter, cat_episodes
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
+from .registry import get_network
 from .spaces import Obs, map_tensors, stack_tensors
 from .threads import BatchThreads
 from .token_policy import TokenPolicy
@@ -243,12 +244,10 @@ class Imitation:
             task.on_mistake = "ignore"  # of the training environments only
         self.labeler = Labeler(args.env_id, task, args.seed)
         self.generator, n = setup.generator, setup.num_envs
-        network = make_network(args, setup, recurrent=True)
-        if not isinstance(network, TokenPolicy):
-            raise ArgumentError(
-                f"--network {args.network_name} cannot be used; use tokens, or a class derived from TokenPolicy"
-            )
-        self.network: TokenPolicy = network
+        if not issubclass(get_network(args.network_name).load(), TokenPolicy):
+            raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
+        self.network: Any = make_network(args, setup, recurrent=True)
+        network: TokenPolicy = self.network
         readout = None
         if args.oracle_weight:
             oracle = task.get_info()["oracle_info"]
