@@ -41,7 +41,7 @@ class TokenPolicy(PolicyNetwork):
         normalize_obs: whether numbers other than those of objects are normalised by their running statistics.
         memory: name of the memory, see `memory`.
         memory_size: its width.
-        memory_options: its other options.
+        memory_kwargs: its other options.
         token_size: E, size of a token.
         head_sizes: widths of the hidden layers of actor and critic.
         init_log_std: as `networks.ActorCritic`'s.
@@ -57,7 +57,7 @@ class TokenPolicy(PolicyNetwork):
         normalize_obs: bool = True,
         memory: str = "gru",
         memory_size: int = 128,
-        memory_options: Mapping[str, Any] | None = None,
+        memory_kwargs: Mapping[str, Any] | None = None,
         token_size: int = 64,
         head_sizes: Sequence[int] = (256, 256),
         init_log_std: float = -0.5,
@@ -76,7 +76,9 @@ class TokenPolicy(PolicyNetwork):
             self.pooling = TokenPooling(token_size)
             written += self.pooling.outputs
         self.trunk = relu_mlp(written, (memory_size,))
-        self.memory: Memory = make_memory(memory, memory_size, hidden_size=memory_size, **(memory_options or {}))
+        self.memory: Memory = make_memory(
+            memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})}
+        )
         if objects:
             self.reading = TokenReading(self.memory.output_size + self.features, token_size)
             read += self.reading.outputs
@@ -91,23 +93,12 @@ class TokenPolicy(PolicyNetwork):
         parts = {part.name: part for part in observation.parts}
         if OBJECTS in parts and not parts[OBJECTS].items:
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
+        sizes = args.hidden_size, args.read_memory_kwargs()
+        options = getattr(args, "token_size", 64), args.head_sizes, args.init_log_std  # PPO has no --token-size
         try:
-            return cls(
-                observation,
-                action,
-                args.normalize_obs,
-                args.memory,
-                args.memory_size,
-                args.read_memory_kwargs(),
-                args.token_size,
-                args.head_sizes,
-                args.init_log_std,
-            )
-        except (TypeError, ValueError) as error:
-            given = " ".join(
-                ["--memory", args.memory, *(["--memory-kwargs", *args.memory_kwargs] if args.memory_kwargs else [])]
-            )
-            raise ArgumentError(f"{given}: {error}") from error
+            return cls(observation, action, args.normalize_obs, args.memory, *sizes, *options)
+        except ValueError as error:
+            raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:
@@ -129,7 +120,7 @@ class TokenPolicy(PolicyNetwork):
             "obs_dim": self.whole.to_dict(),
             "memory": name,
             "memory_size": size,
-            "memory_options": memory,
+            "memory_kwargs": memory,
             "token_size": self.token_size,
             "head_sizes": list(self.head_sizes),
         }
