@@ -76,9 +76,7 @@ class TokenPolicy(PolicyNetwork):
             self.pooling = TokenPooling(token_size)
             written += self.pooling.outputs
         self.trunk = relu_mlp(written, (memory_size,))
-        self.memory: Memory = make_memory(
-            memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})}
-        )
+        self.memory: Memory = make_memory(memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})})
         if objects:
             self.reading = TokenReading(self.memory.output_size + self.features, token_size)
             read += self.reading.outputs
