@@ -131,6 +131,12 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             f"{_HOME}.ppo_arguments:PPOLSTMArgs",
         ),
         AlgorithmSpec(
+            "ppo",
+            f"{_HOME}.ppo_lstm:PPOMemory",
+            "PPO with any memory; see --memory.",
+            f"{_HOME}.ppo_arguments:PPOMemoryArgs",
+        ),
+        AlgorithmSpec(
             "dagger",
             f"{_HOME}.dagger:DAgger",
             "The expert labels what the student does (DAgger).",
@@ -138,12 +144,6 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
         ),
         AlgorithmSpec(
             "bc", f"{_HOME}.dagger:BC", "Imitate episodes of the expert.", f"{_HOME}.dagger_arguments:BCArgs"
-        ),
-        AlgorithmSpec(
-            "ppo",
-            f"{_HOME}.ppo_lstm:PPOMemory",
-            "PPO with any memory; see --memory.",
-            f"{_HOME}.ppo_arguments:PPOMemoryArgs",
         ),
     )
 }

@@ -62,12 +62,9 @@ class TokenPolicy(PolicyNetwork):
         head_sizes: Sequence[int] = (256, 256),
         init_log_std: float = -0.5,
     ) -> None:
-        whole = ObservationLayout.from_dict(obs_dim)
-        others = ObservationLayout(tuple(part for part in whole.parts if not part.items))
-        super().__init__(others, action_dim, normalize_obs, image_encoder=_image_encoder)
-        self.whole = whole
+        super().__init__(obs_dim, action_dim, normalize_obs, image_encoder=_image_encoder)
         self.token_size, self.head_sizes = token_size, tuple(head_sizes)
-        objects = [part for part in whole.parts if part.items]
+        objects = [part for part in self.layout.parts if part.items]
         self.num_objects = objects[0].items if objects else 0
         written = read = self.features  # sizes
         if objects:
@@ -115,7 +112,6 @@ class TokenPolicy(PolicyNetwork):
         del memory["input_size"]
         return {
             **super().to_dict(),
-            "obs_dim": self.whole.to_dict(),
             "memory": name,
             "memory_size": size,
             "memory_kwargs": memory,
@@ -128,16 +124,10 @@ class TokenPolicy(PolicyNetwork):
         if not self.num_objects:
             return super().normalize(obs)
         assert isinstance(obs, dict)
-        others = super().normalize({name: value for name, value in obs.items() if name != OBJECTS})
+        others = super().normalize(obs)
         others = others if isinstance(others, dict) else {JOINED_VECTOR: others}
         objects = obs[OBJECTS].unflatten(-1, (self.num_objects, -1))
         return {**others, TOKENS: token_features(objects, obs[JOINTS][..., -7:])}
-
-    def update_normalizer(self, obs: Obs, dist: Any = None) -> None:
-        """Add raw observations (..., …) to the running statistics, if there are any."""
-        if isinstance(obs, dict):
-            obs = {name: value for name, value in obs.items() if name != OBJECTS}
-        super().update_normalizer(obs, dist)
 
     def embed(self, normalized_obs: Obs) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The other parts (..., F), and where there are objects the tokens (..., K, E) and which are visible (..., K)."""
