@@ -185,8 +185,9 @@ def imitation_loss(
     y = run_memory(network.memory, x, args.bptt)[time, row]
 
     chosen = steps["carried"].nonzero().squeeze(1)
-    seen = [None if part is None else part[chosen] for part in embedded]
-    means = network.actor(network.look(y[chosen], (seen[0], seen[1], seen[2])))
+    others, *objects = embedded
+    tokens, visible = (None if part is None else part[chosen] for part in objects)
+    means = network.actor(network.look(y[chosen], (others[chosen], tokens, visible)))
     if args.loss == "huber":
         # Divided by delta, so that the slope far off is 1 whatever delta is.
         each = nn.functional.huber_loss(means, steps["labels"][chosen], reduction="none", delta=args.huber_delta)
@@ -247,7 +248,7 @@ class Imitation:
         if not issubclass(get_network(args.network_name).load(), TokenPolicy):
             raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
         self.network: Any = make_network(args, setup, recurrent=True)
-        network: TokenPolicy = self.network
+        network = self.network
         readout = None
         if args.oracle_weight:
             oracle = task.get_info()["oracle_info"]
@@ -292,7 +293,7 @@ class Imitation:
         """Play ``num_steps`` steps; student or expert acts, and the expert labels all of them."""
         network, device, beta = self.network, self.network.device, self.beta()
         seen: list[Obs] = []
-        rows: list[tuple[Tensor, ...]] = []
+        rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, over
         info = self.task.get_info()
         for _ in range(self.args.num_steps):
             seen.append(map_tensors(lambda x: x.to(device, copy=True), obs))
@@ -310,7 +311,8 @@ class Imitation:
             self.starts = over.to(device)
             rows.append((label, carried.to(device), known.to(device), oracle.to(device), self.starts))
         last = map_tensors(lambda x: x.to(device, copy=True), obs)
-        return Rollout(stack_tensors(seen), *(torch.stack(part) for part in zip(*rows, strict=True)), last)
+        labels, carried, known, oracle, over = (torch.stack(part) for part in zip(*rows, strict=True))
+        return Rollout(stack_tensors(seen), labels, carried, known, oracle, over, last)
 
     def act(self, obs: Obs, label: Tensor, beta: float) -> Tensor:
         """The actions (N, A) to carry out: the student's, or with probability ``beta`` the expert's with noise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,8 +17,10 @@ from .networks import PolicyNetwork
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 
-__all__ = ["TokenPolicy"]
+__all__ = ["Embedded", "TokenPolicy"]
 
+Embedded: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
+"""What `TokenPolicy.embed` returns."""
 TOKENS = "tokens"
 """Key of the objects (..., K, 16 + C) in a normalised observation, see `encoders.token_features`."""
 JOINTS = "joints"
@@ -88,10 +90,10 @@ class TokenPolicy(PolicyNetwork):
         parts = {part.name: part for part in observation.parts}
         if OBJECTS in parts and not parts[OBJECTS].items:
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
-        sizes = args.hidden_size, args.read_memory_kwargs()
-        options = getattr(args, "token_size", 64), args.head_sizes, args.init_log_std  # PPO has no --token-size
+        memory = args.memory, args.hidden_size, args.read_memory_kwargs()
+        token_size = getattr(args, "token_size", 64)  # PPO has no such argument
         try:
-            return cls(observation, action, args.normalize_obs, args.memory, *sizes, *options)
+            return cls(observation, action, args.normalize_obs, *memory, token_size, args.head_sizes, args.init_log_std)
         except ValueError as error:
             raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
@@ -129,7 +131,7 @@ class TokenPolicy(PolicyNetwork):
         objects = obs[OBJECTS].unflatten(-1, (self.num_objects, -1))
         return {**others, TOKENS: token_features(objects, obs[JOINTS][..., -7:])}
 
-    def embed(self, normalized_obs: Obs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def embed(self, normalized_obs: Obs) -> Embedded:
         """The other parts (..., F), and where there are objects the tokens (..., K, E) and which are visible (..., K)."""
         if not self.num_objects:
             return self.encode(normalized_obs), None, None
@@ -138,7 +140,7 @@ class TokenPolicy(PolicyNetwork):
         others = self.encode({name: value for name, value in normalized_obs.items() if name != TOKENS})
         return others, self.tokens(objects), objects[..., 0] > 0.5
 
-    def write(self, embedded: tuple[Tensor, Tensor | None, Tensor | None]) -> Tensor:
+    def write(self, embedded: Embedded) -> Tensor:
         """What the memory is given, x (..., H), for what `embed` returned."""
         others, tokens, visible = embedded
         if tokens is not None and visible is not None:
@@ -146,7 +148,7 @@ class TokenPolicy(PolicyNetwork):
         written: Tensor = self.trunk(others)
         return written
 
-    def look(self, y: Tensor, embedded: tuple[Tensor, Tensor | None, Tensor | None]) -> Tensor:
+    def look(self, y: Tensor, embedded: Embedded) -> Tensor:
         """What actor and critic see (..., `head_inputs`): y (..., H), what it finds among the tokens, the other parts."""
         others, tokens, visible = embedded
         joined = torch.cat([y, others], dim=-1)

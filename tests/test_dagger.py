@@ -151,7 +151,13 @@ def test_observe_shows_what_the_mode_would_show() -> None:
 
 def test_who_acts_follows_from_beta() -> None:
     env = made(n=4)
-    args = {"warm_start_steps": 640, "num_steps": 40, "total_timesteps": 3200, "beta_steps": 640}
+    args: dict[str, Any] = {
+        "warm_start_steps": 640,
+        "warm_start_updates": 1500,
+        "num_steps": 40,
+        "total_timesteps": 3200,
+        "beta_steps": 640,
+    }
     algorithm = learner(env, **args, expert_noise=0.0)
     betas = []
     for step in range(0, 3200, 160):
