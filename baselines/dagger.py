@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -247,8 +247,8 @@ class Imitation:
         self.generator, n = setup.generator, setup.num_envs
         if not issubclass(get_network(args.network_name).load(), TokenPolicy):
             raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
-        self.network: Any = make_network(args, setup, recurrent=True)
-        network = self.network
+        network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
+        self.network: Any = network
         readout = None
         if args.oracle_weight:
             oracle = task.get_info()["oracle_info"]

@@ -351,6 +351,7 @@ def rows_of(run_dir: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_files_and_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Episodes of 30 steps, and new ones at each checkpoint: these are whole only if nothing is broken off before.
     argv = [word if word != "64" else "192" for word in ARGV]
