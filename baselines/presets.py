@@ -45,6 +45,9 @@ def _recurrent(**values: Any) -> dict[str, Mapping[str, Any]]:
     return {"ppo-lstm": values, "ppo": values}
 
 
+# An episode of 60 steps is 6 MB of bytes.
+EPISODES_OF_IMAGES: dict[str, Any] = {"buffer_episodes": 300, "checkpoint_buffer": False, "batch_episodes": 16}
+
 PRESETS: dict[str, Preset] = {
     # Robot tasks observed as vectors: PPO-MLP's defaults were chosen on them. The shaped reward gives a direction at every
     # step, so a short horizon learns faster: RememberColor3, seed 1, --total-timesteps 1500000, returned 7.4 on average
@@ -53,7 +56,7 @@ PRESETS: dict[str, Preset] = {
     # Robot tasks observed as images, which are slow to render and take much memory.
     "robo-pictures": Preset(
         {"num_envs": 16, "eval_num_envs": 10, "eval_episodes": 50},
-        _recurrent(num_minibatches=4, **SHORT_HORIZON),
+        {**_recurrent(num_minibatches=4, **SHORT_HORIZON), "dagger": EPISODES_OF_IMAGES, "bc": EPISODES_OF_IMAGES},
     ),
     # mikasa_base, vectors: short episodes with a reward at their end.
     "base-diagnostic": Preset(

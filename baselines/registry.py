@@ -136,6 +136,15 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "PPO with any memory; see --memory.",
             f"{_HOME}.ppo_arguments:PPOMemoryArgs",
         ),
+        AlgorithmSpec(
+            "dagger",
+            f"{_HOME}.dagger:DAgger",
+            "The expert labels what the student does (DAgger).",
+            f"{_HOME}.dagger_arguments:DAggerArgs",
+        ),
+        AlgorithmSpec(
+            "bc", f"{_HOME}.dagger:BC", "Imitate episodes of the expert.", f"{_HOME}.dagger_arguments:BCArgs"
+        ),
     )
 }
 """Algorithms by name."""
@@ -145,6 +154,7 @@ NETWORKS: dict[str, NetworkSpec] = {
     for row in (
         NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
+        NetworkSpec("tokens", f"{_HOME}.token_policy:TokenPolicy", "Any memory, with objects as tokens."),
         NetworkSpec("recurrent", f"{_HOME}.networks:RecurrentActorCritic", "A memory that they share; see --memory."),
     )
 }
