@@ -121,6 +121,7 @@ class ShellGame(MemoryEnv[ShellState]):
         **kwargs: see `MemoryEnv`.
     """
 
+    needed_response: ClassVar[int | None] = 45
     draws: ClassVar[int] = 3
 
     def __init__(
