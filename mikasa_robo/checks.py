@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "whole_number"]
+__all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "warn_hard", "whole_number"]
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None, unit: str = "") -> int:
@@ -86,6 +87,17 @@ def number_range(name: str, value: Any, low: float, high: float, unit: str = "")
             f"{name}={value!r} must be two numbers (first, second) with {low:g} <= first <= second <= {high:g}{after}"
         )
     return pair[0], pair[1]
+
+
+def warn_hard(name: str, value: Any, limit: str) -> None:
+    """Warn that a value is possible, but that no expert copes with it.
+
+    Args:
+        name: the argument's name.
+        value: what the caller passed.
+        limit: the limit that was measured, and what of.
+    """
+    warnings.warn(f"{name}={value!r} is hard: {limit}", UserWarning, stacklevel=3)
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -93,6 +93,11 @@ def test_what_is_no_range_is_refused(value: Any) -> None:
         checks.number_range("r", value, 0, 1)
 
 
+def test_a_hard_value_is_named_with_the_limit() -> None:
+    with pytest.warns(UserWarning, match=r"^speed=3 is hard: more than 1 m/s$"):
+        checks.warn_hard("speed", 3, "more than 1 m/s")
+
+
 def test_choices_and_booleans_come_back_as_they_are() -> None:
     assert checks.one_of("mode", "b", ("a", "b")) == "b"
     assert checks.boolean("flag", False) is False

@@ -450,3 +450,13 @@ def test_a_missing_rliable_is_named_with_the_extra(
     assert report_main([str(runs), "--out", str(tmp_path / "report")]) == 2
     assert "mikasa-suite[report]" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_weak_tasks_are_marked_in_a_report() -> None:
+    from mikasa_robo.tools.report import is_weak
+
+    assert is_weak("InterceptSlow-v0")
+    assert is_weak("InterceptSlow-v0 speed=fast")
+    assert not is_weak("InterceptFastHidden-v0")
+    assert not is_weak("RememberColor3-v0")
+    assert not is_weak("CartPole-v1")

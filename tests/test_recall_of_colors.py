@@ -127,6 +127,17 @@ def test_the_episode_has_its_length_and_grows_with_its_cue(env_id: str) -> None:
     assert task_of(longer).horizon == horizon + 2 * (1 if together else n) + 4
     assert task_of(longer).timeline.cue == 7 * (1 if together else n)
     longer.close()
+    held = gym.make(env_id, num_envs=1, arm="held")
+    assert task_of(held).horizon == CATALOG[env_id].held_horizon == horizon + (0 if together else 5 * n + 5)
+    assert task_of(held).timeline.response_start == task_of(made).timeline.response_start
+    held.close()
+
+
+def test_nine_targets_of_nine_are_refused_where_their_order_does_not_matter() -> None:
+    for env_id in ("BunchOfColors3-v0", "SeqOfColors3-v0"):
+        with pytest.raises(ValueError, match="n=9: all nine candidates would be targets"):
+            gym.make(env_id, n=9)
+    gym.make("ChainOfColors3-v0", n=9, response_steps=None).close()
 
 
 # ---------------------------------------------------------------------- what counts

@@ -872,6 +872,10 @@ BAD_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("RememberColor3-v0", {"cue_steps": 0}, "cue.*=0"),
     ("RememberColor3-v0", {"delay_steps": -1}, "delay.*=-1"),
     ("RememberColor3-v0", {"response_steps": 2.5}, r"response.*=2\.5"),
+    ("RememberColor3-v0", {"response_steps": 0, "delay_steps": 0}, "response_steps=0: acting counts"),
+    ("ShellGameTouch-v0", {"response_steps": 0}, "response_steps=0: .* at least 45 steps"),
+    ("RotateStrictPos-v0", {"response_steps": 0}, "response_steps=0: "),
+    ("TakeItBack-v0", {"response_steps": 0}, "response_steps=0: "),
     ("RememberColor3-v0", {"on_mistake": "x"}, "on_mistake='x'"),
     ("RememberColor3-v0", {"robot_init_qpos_noise": -0.1}, r"robot_init_qpos_noise=-0\.1"),
     ("RememberColor3-v0", {"robot_init_qpos_noise": float("nan")}, "robot_init_qpos_noise=nan"),
@@ -889,6 +893,20 @@ BAD_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("ShellGameTouch-v0", {"sim_threads": 0}, "sim_threads=0"),
     ("ShellGameTouch-v0", {"sim_backend": "tpu"}, "sim_backend='tpu'"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments", "named"),
+    [
+        ("InterceptFast-v0", {"speed_range": (2, 2)}, r"speed_range=\(2, 2\) is hard"),
+        ("RotateLenientPos-v0", {"angle_range": (3, 3.14)}, r"angle_range=\(3, 3\.14\) is hard"),
+        ("RememberColor3-v0", {"response_steps": 10}, "response_steps=10 is hard: .* about 25"),
+        ("RotateStrictPos-v0", {"response_steps": 10}, "response_steps=10 is hard"),
+    ],
+)
+def test_what_no_expert_copes_with_is_warned_about(env_id: str, arguments: dict[str, Any], named: str) -> None:
+    with pytest.warns(UserWarning, match=named):
+        gym.make(env_id, num_envs=2, **arguments).close()
 
 
 @pytest.mark.parametrize(("env_id", "arguments", "named"), BAD_ARGUMENTS, ids=lambda value: str(value)[:40])

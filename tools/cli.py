@@ -230,14 +230,21 @@ def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def _phases(row: TaskSpec) -> str:
+    if row.cue < row.horizon:
+        return f"{row.cue}/{row.delay}"
+    blank = row.kwargs.get("blank_steps", 0)
+    return f"hidden for {blank}" if blank else "always on view"
+
+
 def _cells(row: TaskSpec) -> tuple[str, ...]:
     shape = "x".join(map(str, row.oracle_shape))
     return (
         row.id,
-        str(row.horizon),
+        str(row.horizon) + (f" (held {row.held_horizon})" if row.held_horizon != row.horizon else ""),
         row.memory,
         "-" if row.certification is None else CERTIFICATIONS[row.certification],
-        "always on view" if row.cue == row.horizon else f"{row.cue}/{row.delay}",
+        _phases(row),
         f"{row.oracle} ({shape})",
         row.prompt or "-",
     )

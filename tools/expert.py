@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     make = policy_maker(options.policy, options.k)
     kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
-    steps = CATALOG[options.env_id].horizon * -(-options.episodes // options.num_envs)
+    row = CATALOG[options.env_id]
+    steps = (row.held_horizon if options.arm == "held" else row.horizon) * -(-options.episodes // options.num_envs)
     with Progress(steps, f"playing {options.episodes} episodes") as progress:
         outcome = evaluate(
             options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs

@@ -19,6 +19,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from mikasa_robo.catalog import CATALOG
 from mikasa_robo.statistics import wilson_interval
 
 from .env_ids import OptionError
@@ -44,6 +45,8 @@ __all__ = [
 
 WILSON_MARK = "†"
 """Follows an interval that is not a bootstrap over runs."""
+WEAK_MARK = "‡"
+"""Follows the ID of a task that is a weak test of memory."""
 PER_RUN_ARGS = ("seed", "run_dir", "resume", "torch_threads")
 """Arguments in which runs of one group are expected to differ."""
 
@@ -181,6 +184,12 @@ def _span(values: Sequence[float]) -> str:
     return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
 
 
+def is_weak(env_id: str) -> bool:
+    """Whether the catalog calls the task a weak test of memory. ``env_id`` may be followed by arguments, as in `Run`."""
+    row = CATALOG.get(env_id.partition(" ")[0].rpartition(":")[2])
+    return row is not None and row.certification == "weak"
+
+
 def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     rows = []
     for (env_id, algorithm), runs in groups.items():
@@ -188,7 +197,7 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
         times = [run.wall_time for run in runs if run.wall_time is not None]
         rows.append(
             (
-                f"`{env_id}`",
+                f"`{env_id}`" + (WEAK_MARK if is_weak(env_id) else ""),
                 algorithm,
                 str(len(runs)),
                 _span([run.episodes for run in runs]),
@@ -209,6 +218,8 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
             f"{WILSON_MARK} All runs have the same success; the interval is Wilson's over all their episodes.",
             "",
         ]
+    if any(is_weak(env_id) for env_id, _ in groups):
+        lines += [f"{WEAK_MARK} A weak test of memory: a policy without memory succeeds nearly as often.", ""]
     return lines
 
 

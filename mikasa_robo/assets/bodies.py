@@ -77,17 +77,20 @@ def build_colored_cube(scene: ManiSkillScene, color: int) -> Actor:
 def build_ball(
     scene: ManiSkillScene,
     name: str,
-    rgba: Sequence[float],
+    rgba: Sequence[float] | None,
     radius: float,
     parked: int,
     *,
     linear_damping: float = 0.5,
     angular_damping: float = 2.0,
 ) -> Actor:
-    """A ball of 300 kg/m³, which by default comes to rest by itself. Dampings are PhysX's, 1/s; else see `build_cube`."""
+    """A ball of 300 kg/m³, which by default comes to rest by itself.
+
+    Dampings are PhysX's, 1/s. Without a colour (``rgba=None``) no camera sees it. Else see `build_cube`.
+    """
     builder = scene.create_actor_builder()
     builder.add_sphere_collision(radius=radius, density=300)
-    material = plain_material(scene, rgba)
+    material = None if rgba is None else plain_material(scene, rgba)
     if material is not None:
         builder.add_sphere_visual(radius=radius, material=material)
     actor = build_dynamic(builder, name, parked)
@@ -97,8 +100,8 @@ def build_ball(
     return actor
 
 
-def build_kinematic_ball(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
-    """A ball that nothing collides with and that stays where it is put. Radius in m; else see `build_cube`."""
+def build_ball_image(scene: ManiSkillScene, name: str, rgba: Sequence[float], radius: float, parked: int) -> Actor:
+    """What a ball looks like: a kinematic sphere that nothing collides with. See `build_cube` for the arguments."""
     builder = scene.create_actor_builder()
     material = plain_material(scene, rgba)
     if material is not None:

@@ -28,6 +28,9 @@ CUE_PLACE = (0.0, 0.0)
 CUE_SPACING = 0.08
 """Distance between the centres of neighbours that are shown side by side, along y, m."""
 
+NEEDED_RESPONSE, NEEDED_FOR_ANOTHER = 25, 9
+"""Response steps that an arm needs for the first touch, and for each further one, see `timeline_for`."""
+
 CueOrder = Literal["simultaneous", "sequential"]
 Arrangement = Callable[[Tensor, int, float], Tensor]
 
@@ -195,6 +198,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         self.cue_steps_per_item = whole_number("cue_steps", cue_steps, 1, unit="control steps")
         self.draws = draws_of_choice(num_candidates, num_targets)  # type: ignore[misc]
         self.reward_scales = {"reach": 1.0, "touch": 1.0, "still": 0.5}  # type: ignore[misc]
+        self.needed_response = NEEDED_RESPONSE + NEEDED_FOR_ANOTHER * (num_targets - 1)  # type: ignore[misc]
         if num_targets > 1:
             # After a touch the next target is far away, and `reach` and `touch` fall back to nearly 0. `progress` has to
             # rise by more than these lose.

@@ -20,7 +20,7 @@ from mikasa_robo.tensors import length
 from . import observations, rewards, state
 from .arm_hold import ArmHold
 from .hooks import TaskState
-from .phases import Timeline
+from .phases import timeline_for
 from .sampling import normal
 from .saved_task import SavedTask
 from .step_data import STATIC_SPEED, StepData, action_rows
@@ -55,7 +55,7 @@ class MemoryEnv(SavedTask[TaskState]):
         cue_steps, delay_steps, response_steps: lengths of the phases in control steps (20 Hz).
         on_mistake: "fail" ends an episode at a mistake; "ignore" lets it go on as if nothing had happened.
         arm: "free" is the paper's setting; "held" keeps the robot at its start until the response phase, whatever the
-            action, so that a policy cannot store the cue in its own posture.
+            action, so that a policy cannot store the cue in its own posture (`TaskSpec.held_horizon` says where T grows).
         reward_scales: weights of some reward terms, to replace the task's own: ``{"reach": 2.0, "still": 0.0}``.
             ``normalized_dense`` is divided by the new maximum, so it stays in [0, 1] and is 1 exactly at success.
         robot_uids: "panda_wristcam" or "panda"; a task of your own may have others in SUPPORTED_ROBOTS.
@@ -87,10 +87,10 @@ class MemoryEnv(SavedTask[TaskState]):
         **kwargs: Any,
     ) -> None:
         self.require_hooks()
-        self.timeline = Timeline(cue_steps, delay_steps, response_steps)
+        self.timeline = timeline_for(self.needed_response, cue_steps, delay_steps, response_steps, self.views_held)
         self.on_mistake = one_of("on_mistake", on_mistake, ("fail", "ignore"))
         self.arm = one_of("arm", arm, ("free", "held"))
-        if arm == "held" and not self.timeline.response_start:
+        if arm == "held" and not self.timeline.hold_steps:
             raise ValueError("arm='held' would hold the arm to the end: this task has no response phase; use 'free'")
         self.robot_init_qpos_noise = number("robot_init_qpos_noise", robot_init_qpos_noise, 0, unit="rad")
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
@@ -173,7 +173,7 @@ class MemoryEnv(SavedTask[TaskState]):
 
     def _step_held(self, action: Any) -> Any:
         """A control step in which robots whose response phase has not begun stay where they are."""
-        held = ~self.timeline.responding(self._elapsed_steps)
+        held = self._elapsed_steps < self.timeline.hold_steps
         if not tensors.reads_wait(self.device) and not held.any():
             return super()._step_action(action)
         self._hold = hold = ArmHold(self.scene, self.agent, held)

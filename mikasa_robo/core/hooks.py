@@ -36,6 +36,11 @@ class TaskHooks(Generic[TaskState]):
 
     reward_scales: ClassVar[dict[str, float]]
     """Weight of each dense reward term. Set by the class or, before ``super().__init__``, by the instance."""
+    needed_response: ClassVar[int | None] = None
+    """Response steps that the task needs, see `timeline_for`; None: it can be done without a response phase. Set by the
+    class or, before ``super().__init__``, by the instance."""
+    views_held: ClassVar[int] = 0
+    """For a task without a response phase: the steps for which ``arm="held"`` holds the arm, from t = 0."""
     draws: ClassVar[int] = 0
     """How many uniform numbers `sample` takes for one episode; a task may set it per instance."""
     cue_bodies: ClassVar[bool] = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mikasa_robo.checks import whole_number
+from mikasa_robo.checks import warn_hard, whole_number
 
 CUE, DELAY, RESPONSE = 0, 1, 2
 PHASES = ("cue", "delay", "response")
@@ -30,6 +30,8 @@ class Timeline:
     cue: int
     delay: int
     response: int
+    views: int = 0
+    """Without a response: the number of steps, from t = 0, for which ``arm="held"`` holds the arm."""
 
     def __post_init__(self) -> None:
         for name, least in (("cue", 1), ("delay", 0), ("response", 0)):
@@ -42,6 +44,11 @@ class Timeline:
     def response_start(self) -> int:
         """The first t of the response phase, from which acting counts."""
         return self.cue + self.delay if self.response else 0
+
+    @property
+    def hold_steps(self) -> int:
+        """Steps for which ``arm="held"`` holds the arm; 0: it cannot be held."""
+        return self.response_start or self.views
 
     @property
     def horizon(self) -> int:
@@ -62,3 +69,27 @@ class Timeline:
     def responding(self, elapsed: Tensor) -> Tensor:
         """(N,) bool: in the response phase, where acting counts; ``elapsed`` as for `phase`."""
         return elapsed >= self.response_start
+
+
+def timeline_for(needed: int | None, cue: int, delay: int, response: int, views: int = 0) -> Timeline:
+    """The timeline of a task that needs a response.
+
+    Args:
+        needed: about the response steps that the scripted expert needs, as measured; None: the task can be done without a
+            response phase.
+        cue, delay, response, views: see `Timeline`.
+
+    Raises:
+        ValueError: as `Timeline`, or the task needs a response and has none.
+
+    Warns:
+        UserWarning: the response is shorter than ``needed``.
+    """
+    timeline = Timeline(cue, delay, response, views)
+    if needed is None:
+        return timeline
+    if not timeline.response:
+        raise ValueError(f"response_steps=0: acting counts in the response phase only; give it at least {needed} steps")
+    if timeline.response < needed:
+        warn_hard("response_steps", response, f"our scripted expert needs about {needed} steps")
+    return timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from mani_skill.utils.structs import Actor
 from torch import Tensor
@@ -12,6 +12,7 @@ from mikasa_robo.assets.palette import COLORS, color_codes
 from mikasa_robo.catalog import recall_response_steps
 from mikasa_robo.checks import whole_number
 from mikasa_robo.core.choice import ChoiceState, ChoiceTask, names_of
+from mikasa_robo.core.phases import MOST_STEPS
 
 COLOR_NAMES = tuple("olive (orange)" if name == "olive" else name for name in COLORS)
 """The nine colours as a spectator sees them: the palette's olive is drawn in orange."""
@@ -29,21 +30,50 @@ class RecallColors(ChoiceTask):
     Oracle: (N, n) int64, indices of the target colours in the order shown (from the left if they are shown at once).
 
     Args:
-        n: number of targets, 2 to 9.
+        n: number of targets, 2 to 8; in ChainOfColors, where their order has to be remembered, 2 to 9.
         cue_steps: control steps for which each cue is on view; cubes that are shown side by side are one cue.
         delay_steps: control steps of the empty table.
         response_steps: control steps to act in. An ID's value is for its own ``n``: give more with a larger ``n``, or
             None for what the catalog gives to ``n`` cubes that are shown one after another (`recall_response_steps`).
+        arm: see `MemoryEnv`. With "held", SeqOfColors and ChainOfColors add the steps of cue and delay, which the hold takes
+            away, to the response: an arm that may not get ready meanwhile would be late.
         **kwargs: see `MemoryEnv`.
     """
 
     grid = True
 
-    def __init__(self, *args: Any, n: int = 3, response_steps: int | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        n: int = 3,
+        cue_steps: int,
+        delay_steps: int,
+        response_steps: int | None,
+        arm: Literal["free", "held"] = "free",
+        **kwargs: Any,
+    ) -> None:
         self.n = whole_number("n", n, 2, 9)
-        if response_steps is None and self.cue_order == "sequential":
+        if n == 9 and not self.ordered:
+            raise ValueError("n=9: all nine candidates would be targets, with nothing to remember; use 2 to 8")
+        sequential = self.cue_order == "sequential"
+        if response_steps is None and sequential:
             response_steps = recall_response_steps(n, self.ordered)
-        super().__init__(*args, num_candidates=9, num_targets=n, response_steps=response_steps, **kwargs)
+        if sequential and arm == "held" and response_steps:
+            lengths = {"cue_steps": cue_steps, "delay_steps": delay_steps, "response_steps": response_steps}
+            cue, delay, response = (
+                whole_number(name, value, 0, MOST_STEPS, "control steps") for name, value in lengths.items()
+            )
+            response_steps = response + n * cue + delay
+        super().__init__(
+            *args,
+            num_candidates=9,
+            num_targets=n,
+            cue_steps=cue_steps,
+            delay_steps=delay_steps,
+            response_steps=response_steps,
+            arm=arm,
+            **kwargs,
+        )
 
     def build_candidate(self, index: int) -> Actor:
         return build_colored_cube(self.scene, index)

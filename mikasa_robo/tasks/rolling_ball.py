@@ -10,18 +10,25 @@ import torch
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
-from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball
+from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball, build_ball_image
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.checks import number_range, one_of
+from mikasa_robo.checks import number_range, one_of, warn_hard, whole_number
 from mikasa_robo.core.env import MemoryEnv, StepData
+from mikasa_robo.core.phases import MOST_STEPS
 from mikasa_robo.core.sampling import Uniforms, between, upright
+from mikasa_robo.core.visibility import ObjectLayout
 
 SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
 """m/s along y."""
 SPEED_LIMITS = (0.15, 2.0)
 """m/s. A slower ball may come to rest in the disc by itself; a faster one would spin faster than the 100 rad/s that PhysX
 allows."""
+HARD_SPEED = 1.0
+"""m/s. The scripted expert stops 95 % of the balls up to here, 19 of 32 with speeds in (1, 1.2), and 0 of 24 at 2 m/s."""
 DRIFT = (0.0, 0.05)  # m/s along x
+DRIFT_LIMITS = (-0.3, 0.3)  # m/s
+BLANK_START = 4
+"""The first t at which a ball with ``blank_steps`` is hidden: four views before it show how fast it rolls."""
 START_X = (-0.35, -0.05)  # m
 START_Y = (-0.9, -0.65)  # m
 DAMPING = 0.05
@@ -33,14 +40,26 @@ where it is."""
 def speed_range_of(speed: str, speed_range: Sequence[float] | None) -> tuple[float, float]:
     """Return the range (low, high), m/s, that the constructor arguments ask for. Raises ValueError if one is invalid."""
     named = SPEEDS[one_of("speed", speed, SPEEDS)]
-    return named if speed_range is None else number_range("speed_range", speed_range, *SPEED_LIMITS, unit="m/s")
+    if speed_range is None:
+        return named
+    low, high = number_range("speed_range", speed_range, *SPEED_LIMITS, unit="m/s")
+    if high > HARD_SPEED:
+        warn_hard(
+            "speed_range", speed_range, f"beyond {HARD_SPEED:g} m/s our scripted expert succeeds in less than 90 %"
+        )
+    return low, high
 
 
-def sample_roll(u: Uniforms, speeds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+def drift_range_of(drift_range: Sequence[float] | None) -> tuple[float, float]:
+    """Return the range (low, high), m/s, that the constructor argument asks for. Raises ValueError if it is invalid."""
+    return DRIFT if drift_range is None else number_range("drift_range", drift_range, *DRIFT_LIMITS, unit="m/s")
+
+
+def sample_roll(u: Uniforms, speeds: tuple[float, float], drift: tuple[float, float] = DRIFT) -> tuple[Tensor, Tensor]:
     """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms."""
     values = u.take(4)
     x, y = between(values[:, 0], *START_X), between(values[:, 1], *START_Y)
-    vx, vy = between(values[:, 2], *DRIFT), between(values[:, 3], *speeds)
+    vx, vy = between(values[:, 2], *drift), between(values[:, 3], *speeds)
     return (
         torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
         torch.stack([vx, vy, torch.zeros_like(vx)], dim=1),
@@ -65,14 +84,24 @@ S = TypeVar("S", bound=RollingState)
 
 
 class RollingBallTask(MemoryEnv[S]):
-    """A red ball, object 0, rolls past the robot, mostly along +y. Nothing is ever hidden, and acting counts from t = 0.
+    """A red ball, object 0, rolls past the robot, mostly along +y. Acting counts from t = 0.
+
+    In the paper's form the ball is always on view. With ``blank_steps`` it cannot be seen for 4 ≤ t < 4 + blank_steps:
+    ``objects`` observations flag it as not visible, and it is in no image, depth or segmentation of either camera. It rolls
+    on meanwhile, and it can be touched. To be in its way the agent has to remember how fast it rolled, and where. The
+    physical ball then has no visual shape; what the cameras see is a second, purely visual ball that is moved to it after
+    every control step and parked 1 km above the table while the ball is hidden. ``state`` observations, ``oracle`` and the
+    reward hold the ball throughout, as they hold whatever else is hidden.
 
     Args:
         speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
         speed_range: (low, high) of the speed along y, 0.15…2 m/s, in place of the named one.
-        cue_steps: length of the episode in control steps: the cue, the rolling ball, is on view to the end.
+        drift_range: (low, high) of the speed along x, -0.3…0.3 m/s; None: the paper's, 0…0.05 m/s.
+        blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
+        cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
         delay_steps, response_steps: 0.
-        **kwargs: see `MemoryEnv`; ``on_mistake`` has no effect.
+        **kwargs: see `MemoryEnv`; ``on_mistake`` has no effect. ``arm="held"`` needs a blank: it holds the arm for t < 4,
+            until the ball is hidden, so that the arm cannot store what the views showed.
     """
 
     def __init__(
@@ -80,27 +109,63 @@ class RollingBallTask(MemoryEnv[S]):
         *args: Any,
         speed: Literal["slow", "medium", "fast"] = "slow",
         speed_range: Sequence[float] | None = None,
+        drift_range: Sequence[float] | None = None,
+        blank_steps: int = 0,
         delay_steps: int = 0,
         response_steps: int = 0,
         **kwargs: Any,
     ) -> None:
         self.speed_range = speed_range_of(speed, speed_range)
+        self.drift_range = drift_range_of(drift_range)
+        self.blank_steps = whole_number("blank_steps", blank_steps, 0, MOST_STEPS, "control steps")
         for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
             if value != 0:
-                raise ValueError(f"{name}={value!r} must be 0: the ball is on view to the end; use cue_steps")
+                raise ValueError(
+                    f"{name}={value!r} must be 0: the ball rolls to the end; use cue_steps, and blank_steps to hide it"
+                )
+        if self.blank_steps:
+            self.views_held = BLANK_START  # type: ignore[misc]
+        self._image_layout: ObjectLayout | None = None
         super().__init__(*args, delay_steps=0, response_steps=0, **kwargs)
 
+    # ------------------------------------------------------------------ the ball and its image
     def build_rolling_ball(self) -> Actor:
-        """The ball, object 0."""
+        """The ball, object 0; without a visual shape where it can be hidden, see `build_ball_image`."""
         return build_ball(
             self.scene,
             "ball",
-            rgba("red"),
+            None if self.blank_steps else rgba("red"),
             BALL_RADIUS,
             parked=0,
             linear_damping=DAMPING,
             angular_damping=DAMPING,
         )
+
+    def _load_scene(self, options: dict[str, Any]) -> None:
+        super()._load_scene(options)
+        if self.blank_steps:
+            image = build_ball_image(self.scene, "ball_image", rgba("red"), BALL_RADIUS, parked=len(self.objects))
+            self._image_layout = ObjectLayout(self.scene, [image])
+
+    def _initialize_episode(self, env_idx: Tensor, options: dict[str, Any]) -> None:
+        super()._initialize_episode(env_idx, options)
+        if self._image_layout is not None:
+            start = upright(self.task_state.start[env_idx])[:, None]
+            on_view = torch.ones(len(env_idx), 1, dtype=torch.bool, device=start.device)
+            self._image_layout.reset(on_view, start, None, env_idx)
+
+    def _step_action(self, action: Any) -> Any:
+        action = super()._step_action(action)
+        if self._image_layout is not None:
+            # BaseEnv counts the step only afterwards
+            visible = self.on_view(self._elapsed_steps + 1)[:, None]
+            ball = upright(self.object_layout.read()[:, 0, :3])[:, None]
+            self._image_layout.apply(torch.ones_like(visible), visible, ball)
+        return action
+
+    def on_view(self, elapsed: Tensor) -> Tensor:
+        """(N,) bool: the ball can be seen at t = ``elapsed`` (N,)."""
+        return (elapsed < BLANK_START) | (elapsed >= BLANK_START + self.blank_steps)
 
     def touchable(self, objects: list[Actor]) -> list[Actor]:
         return objects[:1]
@@ -118,7 +183,9 @@ class RollingBallTask(MemoryEnv[S]):
         """The ball without its rotation: it looks the same from all sides, and its spin would reveal its speed."""
         poses = data.objects[..., :7].clone()
         poses[:, 0, 3], poses[:, 0, 4:] = 1.0, 0.0
-        return self.layout(s, data.elapsed)[0], poses
+        visible = self.layout(s, data.elapsed)[0].clone()
+        visible[:, 0] = visible[:, 0] & self.on_view(data.elapsed)
+        return visible, poses
 
     def oracle(self, s: S) -> Tensor:
         return s.velocity.clone()

@@ -12,8 +12,8 @@ class SeqOfColors(RecallColors):
     5n ≤ t < 5n + 5: nothing. From then on: nine cubes, one of each colour of the palette.
     Randomisations: as in `BunchOfColors`, with the order in which the colours are shown.
     Success, failure and oracle: see `RecallColors`.
-    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120. Ours: T = 160 with 7 cubes,
-    because the arm turns a joint by at most 0.04 rad a step and needs up to 115 steps for seven touches.
+    Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120; T is longer with
+    ``arm="held"``, see `RecallColors`.
     """
 
     cue_order = "sequential"

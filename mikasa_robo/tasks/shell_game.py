@@ -10,7 +10,7 @@ from mani_skill.utils.geometry.rotation_conversions import quaternion_apply
 from mani_skill.utils.structs import Actor
 from torch import Tensor
 
-from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS, build_kinematic_ball, build_mug
+from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS, build_ball_image, build_mug
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.checks import one_of
 from mikasa_robo.core import rest, rewards
@@ -150,6 +150,7 @@ class ShellGame(MemoryEnv[ShellState]):
         **kwargs: see `MemoryEnv`.
     """
 
+    needed_response: ClassVar[int | None] = 45
     draws: ClassVar[int] = 3
 
     def __init__(
@@ -163,7 +164,7 @@ class ShellGame(MemoryEnv[ShellState]):
         super().__init__(*args, **kwargs)
 
     def build(self) -> list[Actor]:
-        ball = build_kinematic_ball(self.scene, "ball", rgba("red"), BALL_RADIUS, parked=0)
+        ball = build_ball_image(self.scene, "ball", rgba("red"), BALL_RADIUS, parked=0)
         mugs = [build_mug(self.scene, f"mug_{name}", MUG_COLOR, parked=1 + k) for k, name in enumerate(MUG_NAMES)]
         return [ball, *mugs]
 

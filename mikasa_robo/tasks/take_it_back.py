@@ -116,6 +116,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         **kwargs: see `MemoryEnv`.
     """
 
+    needed_response: ClassVar[int | None] = 110
     draws: ClassVar[int] = 4
     reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "grasp": 1.0, "progress": 4.0, "still": 0.5}
 

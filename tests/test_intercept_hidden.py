@@ -1,0 +1,192 @@
+"""A ball that is hidden on its way: out of sight in every mode, rolling all the same, and to be remembered."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import gymnasium as gym
+import pytest
+import torch
+from task_helpers import base, make, move, simulation, step, still_action
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
+from mikasa_robo.experts.policies import Expert, WindowMemory
+from mikasa_robo.experts.registry import make_skill
+from mikasa_robo.experts.reward_reading import RewardReader
+from mikasa_robo.experts.servoing import MeanVelocity, Servo
+from mikasa_robo.tasks.rolling_ball import BLANK_START, RollingBallTask
+
+HIDDEN = [row.id for row in CATALOG.values() if row.kwargs.get("blank_steps")]
+BLANK = 3
+
+
+def test_hidden_balls_are_ours_and_need_memory() -> None:
+    assert len(HIDDEN) >= 4
+    for env_id in HIDDEN:
+        row = CATALOG[env_id]
+        assert not row.paper
+        assert row.certification == "report held"
+
+
+@pytest.mark.parametrize(("env_id", "num_envs"), [("InterceptMedium-v0", 3), ("InterceptGrabMedium-v0", 1)])
+def test_a_hidden_ball_is_in_no_observation_and_back_where_it_rolled(env_id: str, num_envs: int) -> None:
+    modes = "objects+rgb+depth+segmentation"
+    env = make(env_id, num_envs, blank_steps=BLANK, obs_mode=modes)
+    task = cast(RollingBallTask[Any], base(env))
+    env.reset(seed=3)
+    assert task._image_layout is not None
+    image, ball = task._image_layout._actors[0], task.objects[0]
+    for t in range(1, BLANK_START + BLANK + 3):
+        if num_envs > 1 and t == 2:  # below the hand, where both cameras see it
+            pose = torch.tensor([0.05, 0.02, 0.02, 1.0, 0.0, 0.0, 0.0]).repeat(num_envs, 1)
+            move(env, ball, range(num_envs), pose)
+        obs = env.step(still_action(env))[0]
+        shown = not BLANK_START <= t < BLANK_START + BLANK
+        objects = obs["objects"].reshape(num_envs, len(task.objects), -1)
+        assert bool((objects[:, 0, 0] == float(shown)).all()), t
+        real = task.object_layout.read()[:, 0, :3]
+        if shown:
+            assert torch.equal(objects[:, 0, 1:4], real)
+        else:
+            assert not bool(objects[:, 0].any())
+        assert bool((real[:, 2] < 0.03).all()), "the physical ball stays on the table"
+        for camera in range(2):
+            seen = obs["segmentation"][..., camera]
+            assert not bool((seen == int(ball.per_scene_id[0])).any())
+            there = (seen == int(image.per_scene_id[0])).flatten(1).any(dim=1)
+            if num_envs > 1 and t >= 2:
+                assert bool((there == shown).all()), (t, camera)
+            red = obs["rgb"][..., 3 * camera : 3 * camera + 3].to(torch.int64)
+            red = (red[..., 0] > 120) & (red[..., 1:].amax(dim=-1) < 60)
+            assert shown or not bool(red.any()), (t, camera)
+    env.close()
+
+
+def test_a_hidden_ball_rolls_as_one_on_view_does() -> None:
+    shown, hidden = (make("InterceptFast-v0", 4, blank_steps=n, obs_mode="objects") for n in (0, 20))
+    for env in (shown, hidden):
+        env.reset(seed=5)
+    for _ in range(30):
+        records = [step(env, still_action(env)) for env in (shown, hidden)]
+        one, other = (base(env).object_layout.read() for env in (shown, hidden))
+        assert torch.equal(one, other)
+        assert torch.equal(records[0]["reward"], records[1]["reward"])
+    shown.close()
+    hidden.close()
+
+
+def test_a_restored_blank_goes_on_as_it_was() -> None:
+    env = make("InterceptGrabFast-v0", 4, blank_steps=6, obs_mode="objects")
+    env.reset(seed=1)
+    for _ in range(BLANK_START + 2):
+        env.step(still_action(env))
+    saved = base(env).get_state_dict()
+    runs = []
+    for again in range(2):
+        if again:
+            env.reset(seed=9)
+            base(env).set_state_dict(saved)
+        records = []
+        for _ in range(8):
+            record = step(env, still_action(env))
+            records.append(record | simulation(env))
+        runs.append(records)
+    for one, other in zip(*runs, strict=True):
+        assert torch.equal(one["obs/objects"][:, 0], other["obs/objects"][:, 0]), "the flag"
+        for name in ("actors/ball", "actors/ball_image"):
+            assert torch.allclose(one[name][:, :3], other[name][:, :3], rtol=0, atol=1e-4), name
+    env.close()
+
+
+def test_a_held_arm_is_held_until_the_ball_is_hidden() -> None:
+    env = make("InterceptMediumHidden-v0", 2, arm="held", obs_mode="joints")
+    q0 = env.reset(seed=0)[0]["joints"][:, :7].clone()
+    for t in range(1, BLANK_START + 3):
+        q = env.step(torch.ones(2, 8))[0]["joints"][:, :7]
+        moved = float((q - q0).abs().max())
+        assert (moved < 0.005) == (t <= BLANK_START), (t, moved)
+    env.close()
+    with pytest.raises(ValueError, match="arm='held'"):
+        gym.make("InterceptMedium-v0", arm="held")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"blank_steps": -1}, "blank_steps=-1"),
+        ({"blank_steps": 2.5}, r"blank_steps=2\.5"),
+        ({"drift_range": (0.1, 0.5)}, r"drift_range=\(0\.1, 0\.5\)"),
+        ({"drift_range": 0.1}, r"drift_range=0\.1"),
+        ({"delay_steps": 3}, "delay_steps=3 must be 0: .*blank_steps"),
+    ],
+)
+def test_bad_dials_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        gym.make("InterceptFast-v0", **arguments)
+
+
+def test_drifts_are_drawn_from_their_range() -> None:
+    env = make("InterceptGrabFast-v0", 64, drift_range=(-0.1, 0.2), obs_mode="none")
+    env.reset(seed=0)
+    drift = base(env).task_state.velocity[:, 0]
+    assert -0.1 <= float(drift.min()) < -0.05
+    assert 0.15 < float(drift.max()) <= 0.2
+    env.close()
+
+
+def test_what_a_memory_measures_is_what_the_oracle_tells() -> None:
+    env = make("InterceptFastHidden-v0", 8, obs_mode="objects")
+    whole, oracle = (
+        maker(make_skill("InterceptFastHidden-v0", base(env)))
+        for maker in (functools.partial(WindowMemory, k=1000), Expert)
+    )
+    obs, info = env.reset(seed=2)
+    whole.reset()
+    oracle.reset()
+    for t in range(30):
+        seen, told = [], []
+        for policy, kept in ((whole, seen), (oracle, told)):
+            cue = policy.cue
+            policy.cue = lambda *args, cue=cue, kept=kept: kept.append(cue(*args)) or kept[-1]  # type: ignore
+            action = policy.act(obs, info)
+            policy.cue = cue  # type: ignore[method-assign]
+        if t >= 1:
+            assert torch.allclose(seen[0], told[0], atol=0.01), t
+        obs, _, _, _, info = env.step(torch.zeros_like(action))
+    env.close()
+
+
+def rate(env_id: str, maker: PolicyMaker, episodes: int = 24, **kwargs: Any) -> float:
+    torch.set_num_threads(1)
+    return evaluate(env_id, maker, episodes, episodes, seed=7, **kwargs).rate
+
+
+@pytest.mark.slow
+def test_only_a_memory_catches_a_hidden_ball() -> None:
+    env_id = "InterceptFastHidden-v0"
+    assert rate(env_id, Expert, arm="held") >= 0.75
+    assert rate(env_id, functools.partial(WindowMemory, k=1000)) >= 0.75
+    assert rate(env_id, Servo) <= 0.3
+    assert rate(env_id, MeanVelocity) <= 0.55
+
+
+@pytest.mark.slow
+def test_a_ball_on_view_is_caught_by_following_it() -> None:
+    assert rate("InterceptSlow-v0", Servo) >= 0.6
+
+
+@pytest.mark.slow
+def test_the_dense_reward_tells_the_target() -> None:
+    assert rate("RememberColor9-v0", RewardReader, arm="held") >= 0.9
+
+
+def test_cheats_refuse_tasks_that_they_are_not_for() -> None:
+    env = make("ChainOfColors3-v0", 2, obs_mode="objects")
+    skill = make_skill("ChainOfColors3-v0", base(env))
+    with pytest.raises(ValueError, match="TouchSkill of ChainOfColors: the task must have a single target"):
+        RewardReader(skill)
+    with pytest.raises(ValueError, match=r"skill=TouchSkill: .* Intercept"):
+        Servo(skill)
+    env.close()
