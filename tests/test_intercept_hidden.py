@@ -9,6 +9,7 @@ import gymnasium as gym
 import pytest
 import torch
 from task_helpers import base, make, move, simulation, step, still_action
+from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
@@ -146,7 +147,8 @@ def test_what_a_memory_measures_is_what_the_oracle_tells() -> None:
     whole.reset()
     oracle.reset()
     for t in range(30):
-        seen, told = [], []
+        seen: list[Tensor] = []
+        told: list[Tensor] = []
         for policy, kept in ((whole, seen), (oracle, told)):
             cue = policy.cue
             policy.cue = lambda *args, cue=cue, kept=kept: kept.append(cue(*args)) or kept[-1]  # type: ignore
