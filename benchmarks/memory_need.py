@@ -112,8 +112,8 @@ def goal(row: TaskSpec) -> float:
 
 
 def can_be_held(row: TaskSpec) -> bool:
-    """Whether there are steps before the response phase in which the arm can be held."""
-    return row.response > 0
+    """Whether there are steps in which the arm can be held: before the response phase, or before a ball is hidden."""
+    return row.response > 0 or "blank_steps" in row.kwargs
 
 
 def beats(outcome: Outcome, bound: float, level: float = STRICT) -> bool:
