@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -114,16 +114,23 @@ class Encoder(nn.Module):
     Args:
         layout: the parts of an observation.
         normalize_obs: whether vectors are normalised by their running statistics.
+        image_encoder: makes the network (B, H, W, C) to (B, `IMAGE_FEATURES`) for images of a shape (H, W, C).
     """
 
-    def __init__(self, layout: ObservationLayout, normalize_obs: bool) -> None:
+    def __init__(
+        self,
+        layout: ObservationLayout,
+        normalize_obs: bool,
+        image_encoder: Callable[[tuple[int, ...]], nn.Module] | None = None,
+    ) -> None:
         super().__init__()
         self.layout = layout
         self.obs_dim = layout.width
         self._numbers = [part for part in layout.parts if part.kind == "vector"]
         numbers = sum(part.width for part in self._numbers)
         self.normalizer = ObservationNormalizer(numbers) if normalize_obs and numbers else None
-        self.images = nn.ModuleList([_ImageEncoder(part.shape) for part in layout.images])
+        make = image_encoder or _ImageEncoder
+        self.images = nn.ModuleList([make(part.shape) for part in layout.images])
         self.features = layout.width + IMAGE_FEATURES * len(layout.images)
 
     def normalize(self, obs: Obs) -> Obs:

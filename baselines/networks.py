@@ -54,9 +54,12 @@ class PolicyNetwork(Encoder):
         obs_dim: size D of an observation, or the layout of one that is more than a vector.
         action_dim: number A of continuous components of an action, each in [-1, 1], or the sizes of discrete ones.
         normalize_obs: whether vectors are normalised by their running statistics.
+        image_encoder: as `Encoder`'s.
     """
 
     recurrent: ClassVar[bool]
+    reads_objects: ClassVar[bool] = False
+    """Whether the layout of observations has to tell how many objects there are."""
     actor: nn.Module
     critic: nn.Module
     log_std: nn.Parameter
@@ -67,8 +70,9 @@ class PolicyNetwork(Encoder):
         obs_dim: int | Sequence[Mapping[str, Any]] | ObservationLayout,
         action_dim: int | Sequence[int] | ActionLayout,
         normalize_obs: bool = True,
+        image_encoder: Callable[[tuple[int, ...]], nn.Module] | None = None,
     ) -> None:
-        super().__init__(ObservationLayout.from_dict(obs_dim), normalize_obs)
+        super().__init__(ObservationLayout.from_dict(obs_dim), normalize_obs, image_encoder)
         self.action = ActionLayout.from_dict(action_dim)
         self.action_dim = self.action.dim
 
@@ -331,7 +335,8 @@ def make_network(args: Any, setup: Setup, recurrent: bool) -> Network:
             ("recurrent", "one without memory") if network_class.recurrent else ("not recurrent", "a recurrent one")
         )
         raise ArgumentError(f"--network {args.network_name} is {found}, and {args.algorithm} needs {needed}")
-    observation = ObservationLayout.of(setup.observation_space)
+    num_objects = setup.num_objects if getattr(network_class, "reads_objects", False) else 0
+    observation = ObservationLayout.of(setup.observation_space, num_objects)
     network = network_class.from_args(observation, ActionLayout.of(setup.action_space), args)
     placed: Network = network.to(setup.device)
     return placed

@@ -161,6 +161,12 @@ class Setup:
     device: torch.device  # of the network
     generator: torch.Generator  # for actions and minibatches
     dist: DistContext  # this process among those that train together
+    env: Any = None  # the training environments, for an algorithm that needs to know more about them
+
+    @property
+    def num_objects(self) -> int:
+        """Number of objects in the part "objects" of a robot task's observation; 0 where that is not known."""
+        return len(getattr(getattr(self.env, "unwrapped", None), "objects", ()))
 
 
 class Algorithm(Protocol):

@@ -1,4 +1,4 @@
-"""The algorithms and networks by name. A new one is a file and a row, here or in a module of your own.
+"""The algorithms, networks and memories by name. A new one is a file and a row, here or in a module of your own.
 
     from mikasa_robo.baselines.registry import register_algorithm
 
@@ -17,19 +17,24 @@ from typing import TYPE_CHECKING, Any
 from mikasa_robo.env_ids import import_named_module
 
 if TYPE_CHECKING:
+    from .memory.base import Memory
     from .protocol import Algorithm, Network
 
 __all__ = [
     "ALGORITHMS",
+    "MEMORIES",
     "NETWORKS",
     "AlgorithmSpec",
+    "MemorySpec",
     "NetworkSpec",
     "RegistryError",
     "get_algorithm",
+    "get_memory",
     "get_network",
     "register_algorithm",
     "register_network",
     "use_algorithm",
+    "use_memory",
     "use_network",
 ]
 
@@ -94,6 +99,20 @@ class NetworkSpec(_Spec):
         return self._load(self.target)
 
 
+class MemorySpec(_Spec):
+    """A memory model.
+
+    Args:
+        name: as in ``--memory NAME``.
+        target: ``"module:Class"``, imported when the memory is used. The class derives from `memory.Memory`.
+        help: one line for the help.
+    """
+
+    def load(self) -> type[Memory]:
+        """The class."""
+        return self._load(self.target)
+
+
 _HOME = "mikasa_robo.baselines"
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
@@ -123,6 +142,16 @@ NETWORKS: dict[str, NetworkSpec] = {
     )
 }
 """Networks by name."""
+
+MEMORIES: dict[str, MemorySpec] = {
+    name: MemorySpec(name, f"{_HOME}.memory.{target}", help)
+    for name, target, help in (
+        ("none", "none:NoMemory", "No memory: an MLP of what is seen now."),
+        ("lstm", "lstm:LSTM", "Hochreiter and Schmidhuber, 1997."),
+        ("gru", "gru:GRU", "Cho et al., 2014."),
+    )
+}
+"""Memory models by name. `use_memory` adds those that a user names as ``"module:Class"``, under that name."""
 
 
 def register_algorithm(name: str, target: str, help: str = "") -> None:
@@ -170,6 +199,24 @@ def get_network(name: str) -> NetworkSpec:
     return NETWORKS[name]
 
 
+def get_memory(name: str) -> MemorySpec:
+    """The memory of that name. Imports nothing, so that a name may come from a file.
+
+    Raises:
+        RegistryError: none is registered; one of a user's own is not before `use_memory` got its name.
+    """
+    if name in MEMORIES:
+        return MEMORIES[name]
+    if ":" in name:
+        module = name.rpartition(":")[0]
+        raise RegistryError(
+            f"the memory {name!r} is in the module {module}, which is imported only if you name it; add --memory {name}"
+        )
+    raise RegistryError(
+        f"there is no memory {name!r}; use one of {', '.join(MEMORIES)}, or module:Class for a class of your own"
+    )
+
+
 def _unknown(kind: str, name: str, known: dict[str, AlgorithmSpec] | dict[str, NetworkSpec]) -> str:
     return f"there is no {kind} {name!r}; use one of {', '.join(known)}, or module:NAME, which imports the module"
 
@@ -192,3 +239,27 @@ def use_network(name: str) -> NetworkSpec:
         EnvIdError: the module does not exist, or ``name`` is malformed.
     """
     return get_network(import_named_module(name, "a network"))
+
+
+def use_memory(name: str) -> MemorySpec:
+    """`get_memory` of a name that the user gave, ``"NAME"`` or ``"module:Class"``; imports the module.
+
+    Raises:
+        RegistryError: there is none of that name, or the class does not derive from `memory.Memory`.
+        EnvIdError: the module does not exist, or ``name`` is malformed.
+    """
+    if ":" in name and name not in MEMORIES:
+        from .memory.base import Memory
+
+        attribute = import_named_module(name, "a memory")
+        module = importlib.import_module(name.rpartition(":")[0])
+        found = getattr(module, attribute, None)
+        if not (isinstance(found, type) and issubclass(found, Memory)):
+            what = (
+                "there is no such class"
+                if found is None
+                else "it does not derive from mikasa_robo.baselines.memory.Memory"
+            )
+            raise RegistryError(f"{name!r} is not a memory: {what}; see docs/baselines.md for an example")
+        MEMORIES[name] = MemorySpec(name, name, "")
+    return get_memory(name)

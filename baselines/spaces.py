@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -41,6 +41,8 @@ State: TypeAlias = Tensors
 MIN_IMAGE_SIDE = 16
 """Arrays (H, W, C) with fewer pixels a side are treated as vectors: they are too small for the convolutions."""
 MAX_IMAGE_CHANNELS = 32
+OBJECTS = "objects"
+"""The part of a robot task's observation that is a set; see `core.observations.object_view`."""
 IMAGE_SCALES = {"depth": 1e-3, "segmentation": 1 / 32}
 """Factor for images of integers, by the last part of their name: depth comes in mm and is used in m."""
 
@@ -103,6 +105,7 @@ class ObservationPart:
         scale: factor for "bounded" numbers and images.
         sizes: number of values of each component of a "discrete" part.
         starts: lowest value of each of these components.
+        items: number of objects that a "vector" describes one after another, in equal shares; 0 where it is no set.
     """
 
     name: str
@@ -111,6 +114,7 @@ class ObservationPart:
     scale: float = 1.0
     sizes: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
+    items: int = 0
 
     @property
     def width(self) -> int:
@@ -128,13 +132,18 @@ class ObservationLayout:
     parts: tuple[ObservationPart, ...]
 
     @classmethod
-    def of(cls, space: gym.Space[Any]) -> ObservationLayout:
+    def of(cls, space: gym.Space[Any], num_objects: int = 0) -> ObservationLayout:
         """The layout of flattened observations (see `flatten`) of ``space``, the space of one environment.
+
+        Args:
+            space: the space of one environment.
+            num_objects: number of objects in the part "objects" of a robot task; 0 where there is no such part.
 
         Raises:
             ValueError: no encoder takes one of the parts.
         """
-        return cls(tuple(_part(name, leaf) for name, leaf in flatten(space).items()))
+        parts = (_part(name, leaf) for name, leaf in flatten(space).items())
+        return cls(tuple(replace(part, items=num_objects) if part.name == OBJECTS else part for part in parts))
 
     @classmethod
     def from_dict(cls, values: int | Sequence[Mapping[str, Any]] | ObservationLayout) -> ObservationLayout:

@@ -205,7 +205,7 @@ class _Run:
         torch.manual_seed(args.seed)  # initial weights
         self.generator = torch.Generator(self.device).manual_seed(args.seed)
         setup = Setup(
-            env.single_observation_space, env.single_action_space, args.num_envs, self.device, self.generator, dist
+            env.single_observation_space, env.single_action_space, args.num_envs, self.device, self.generator, dist, env
         )
         try:
             self.algorithm: Algorithm = get_algorithm(args.algorithm).load()(args, setup)

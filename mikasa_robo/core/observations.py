@@ -105,6 +105,12 @@ class ObservedTask(Protocol):
     _object_features: Tensor
 
     @property
+    def elapsed_steps(self) -> Tensor:
+        """(N,) control steps since the reset."""
+
+    def _read_sim(self, elapsed: Tensor, /) -> StepData: ...
+
+    @property
     def horizon(self) -> int:
         """Length of an episode in control steps."""
 
@@ -198,6 +204,23 @@ def observation(task: ObservedTask, modes: ObservationModes, info: Mapping[str, 
     if not vectors:
         raise ValueError("obs_mode='prompt': this task has no prompt, so there would be nothing to observe")
     return vectors
+
+
+def observe(task: ObservedTask, obs_mode: str, info: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the task would show now in another mode than its own, as a flat dict. Writes nothing.
+
+    Args:
+        task: the environment.
+        obs_mode: any of `MODES` but images, joined with "+".
+        info: what ``evaluate`` returned at this step.
+
+    Raises:
+        ValueError: a name is not known, or stands for images.
+    """
+    modes = parse_modes(obs_mode)
+    if modes.needs_renderer:
+        raise ValueError(f"obs_mode={obs_mode!r} has images, which only the mode of the environment itself renders")
+    return _vectors(task, modes, info, task._read_sim(task.elapsed_steps))
 
 
 def _vectors(task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:

@@ -1,0 +1,135 @@
+"""The arguments of DAgger and behaviour cloning. Importing this module does not load torch, so ``--help`` is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from .arguments import ArgumentError, CommonArgs, read_kwargs, require, world_size
+
+__all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
+
+MOST_UPDATES = 1_000_000
+MOST_WIDTH = 8192
+
+
+@dataclass
+class ImitationArgs(CommonArgs):
+    """What learning from an expert's labels needs."""
+
+    default_obs: ClassVar[str] = "objects+joints"
+    default_network: ClassVar[str] = "tokens"
+
+    total_timesteps: int = 100_000
+    """Environment steps of training, summed over all environments, those of the warm start among them."""
+    num_steps: int = 60
+    """Steps of each environment in one rollout. Episodes may go on from one rollout to the next."""
+    stagger_groups: int = 1
+    """As in PPO, but 1: whole episodes are learnt from, so it does no harm if all are at the same step."""
+    train_to_horizon: bool = False
+    """Training episodes go on after a success. The expert has nothing more to say then."""
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    lr_schedule: Literal["cosine", "linear"] = "cosine"
+    """How --anneal-lr decreases the learning rate to 0 over the run."""
+
+    memory: str = "gru"
+    """The memory: none, lstm, gru and so on, or module:Class for a class of your own."""
+    memory_size: int = 128
+    """Width of the memory."""
+    memory_kwargs: tuple[str, ...] = ()
+    """Other options of the memory as NAME=VALUE."""
+    token_size: int = 64
+    """Size of the token that an object becomes."""
+    head_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers between memory and action."""
+
+    batch_episodes: int = 32
+    """Whole episodes in a minibatch."""
+    updates_per_rollout: int = 100
+    """Gradient steps after each rollout."""
+    buffer_episodes: int = 2000
+    """Episodes that are kept, the newest ones; minibatches are drawn from them."""
+    checkpoint_buffer: bool = True
+    """Checkpoints hold the kept episodes too. Without them a resumed run begins to gather anew."""
+    bptt: int = 0
+    """Truncated backpropagation through time: gradients go back at most to the last multiple of this many steps. 0: through
+    whole episodes."""
+    loss: Literal["huber", "mse"] = "huber"
+    """Distance of an action to the expert's: squared, or (huber) linear from --huber-delta on."""
+    huber_delta: float = 0.5
+    """See --loss."""
+    max_grad_norm: float = 1.0
+    """Maximum norm of the gradient; larger gradients are scaled down to it."""
+    expert_noise: float = 0.2
+    """The expert's actions are carried out with Gaussian noise. In each episode its standard deviation is drawn from 0 to
+    twice this. Labels stay without noise. So the expert shows how to correct mistakes."""
+    oracle_weight: float = 0.0
+    """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the memory, cross-entropy for whole
+    numbers, else mean squared error. Learning to hold the cue is then supervised too. The policy is not changed by it."""
+
+    def read_memory_kwargs(self) -> dict[str, Any]:
+        """The arguments of ``--memory-kwargs``."""
+        return read_kwargs(self.memory_kwargs, "--memory-kwargs")
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        self.read_memory_kwargs()
+        if world_size() > 1:
+            raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
+        if self.num_workers is not None:
+            raise ArgumentError(
+                f"--num-workers {self.num_workers} cannot be used: the expert acts in the process that simulates; leave it out"
+            )
+        if self.control_mode != "pd_joint_delta_pos":
+            raise ArgumentError(
+                f"--control-mode {self.control_mode} cannot be used: the experts' actions are of pd_joint_delta_pos"
+            )
+        require(self, "batch_episodes buffer_episodes", lambda value: value >= 1, "use at least 1")
+        require(self, "updates_per_rollout", lambda value: 0 <= value <= MOST_UPDATES, f"use 0 to {MOST_UPDATES}")
+        require(self, "bptt", lambda value: value >= 0, "use the number of steps, or 0 for whole episodes")
+        require(self, "memory_size token_size", lambda value: 1 <= value <= MOST_WIDTH, f"use 1 to {MOST_WIDTH}")
+        require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "huber_delta max_grad_norm", lambda value: value > 0.0, "use a value above 0")
+        require(self, "expert_noise oracle_weight", lambda value: value >= 0.0, "use at least 0")
+
+
+@dataclass
+class DAggerArgs(ImitationArgs):
+    """Train on the expert's labels along the student's own way (DAgger)."""
+
+    algorithm: ClassVar[str] = "dagger"
+
+    warm_start_steps: int = 19_200
+    """In so many environment steps at the beginning the expert itself acts, with noise."""
+    warm_start_updates: int = 1500
+    """Gradient steps of the warm start, spread evenly over its rollouts."""
+    beta_steps: int = 0
+    """After the warm start the expert acts instead of the student at a share beta of the steps. It falls linearly from 1 to
+    0 within this many environment steps; 0: the student acts at once."""
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "warm_start_steps beta_steps", lambda value: value >= 0, "use at least 0")
+        require(self, "warm_start_updates", lambda value: 0 <= value <= MOST_UPDATES, f"use 0 to {MOST_UPDATES}")
+        if self.warm_start_steps > self.total_timesteps:
+            raise ArgumentError(
+                f"--warm-start-steps {self.warm_start_steps} is more than --total-timesteps {self.total_timesteps}; "
+                "use fewer, or `mikasa train bc`, in which the expert acts all the time"
+            )
+
+
+@dataclass
+class BCArgs(ImitationArgs):
+    """Train on noisy episodes of the expert (behaviour cloning)."""
+
+    algorithm: ClassVar[str] = "bc"
+
+    total_timesteps: int = 40_000
+    """Environment steps of training, summed over all environments. The expert acts in all of them."""
+    updates_per_rollout: int = 300
+    """Gradient steps after each rollout."""
+    buffer_episodes: int = 10_000
+    """Episodes that are kept, the newest ones; minibatches are drawn from them."""

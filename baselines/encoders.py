@@ -1,0 +1,204 @@
+"""Encoders of what a robot task shows: a set of objects, and images.
+
+An ``objects`` observation is a set: the order of its rows says nothing, and a task may ask *where* the remembered colour
+lies now. An MLP of the joined rows would have to learn that for each row anew. Here every object becomes a token by the
+same MLP, and attention reads the tokens: `TokenPooling` by queries that are learned, for what goes into a memory, and
+`TokenReading` by a query from what the memory holds, for what is done now. Neither depends on the order of the objects,
+see Zaheer et al., 2017, arXiv 1703.06114, and Lee et al., 2019, arXiv 1810.00825.
+
+K is the number of objects, C the number of features that say what an object is (see `core.observations.object_view`),
+E the size of a token.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["POSE_SIZE", "ImpalaEncoder", "TokenEncoder", "TokenPooling", "TokenReading", "relu_mlp", "token_features"]
+
+POSE_SIZE = 8
+"""Numbers of an object before its features: a visible flag, position (m), quaternion wxyz."""
+REACH = 0.3
+"""Distance that becomes 1, m: about the size of the part of the table that is used."""
+NEAR = 0.03
+"""Distances beyond this many metres all look alike in the fine part of a position: what an object's size asks for."""
+GEOMETRY = 1 + 3 + 3 + 3 + 6
+"""Numbers of a token that tell whether and where an object is."""
+
+
+def token_features(objects: Tensor, tcp: Tensor) -> Tensor:
+    """What the shared MLP sees of each object.
+
+    Args:
+        objects: (..., K, 8 + C) visible flag, position (m), quaternion wxyz, features; zeros if not visible.
+        tcp: (..., 7) pose of the tool centre point: position (m) and quaternion.
+
+    Returns:
+        (..., K, 16 + C) float32: the flag; the position relative to the TCP, coarse and fine; the position on the table;
+        the first two columns of the rotation matrix, which are the same for q and -q and hold cosine and sine of the
+        yaw; the features. Zeros if not visible.
+    """
+    flag, position, quaternion = objects[..., :1], objects[..., 1:4], objects[..., 4:POSE_SIZE]
+    offset = position - tcp[..., None, :3]
+    w, x, y, z = quaternion.unbind(-1)
+    rotation = torch.stack(
+        [
+            1 - 2 * (y * y + z * z),
+            2 * (x * y + w * z),
+            2 * (x * z - w * y),
+            2 * (x * y - w * z),
+            1 - 2 * (x * x + z * z),
+            2 * (y * z + w * x),
+        ],
+        dim=-1,
+    )
+    parts = [flag, offset / REACH, torch.tanh(offset / NEAR), position / REACH, rotation, objects[..., POSE_SIZE:]]
+    return torch.cat(parts, dim=-1) * flag
+
+
+def relu_mlp(inputs: int, widths: tuple[int, ...], outputs: int | None = None, gain: float = 0.01) -> nn.Sequential:
+    """Linear layers with ReLU between them, and after the last where ``outputs`` is None; orthogonal weights.
+
+    Args:
+        inputs: size of an input.
+        widths: of the layers that a ReLU follows.
+        outputs: width of a last layer without one.
+        gain: scale of the weights of that layer.
+    """
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [_linear(inputs, width, math.sqrt(2.0)), nn.ReLU()]
+        inputs = width
+    if outputs is not None:
+        layers.append(_linear(inputs, outputs, gain))
+    return nn.Sequential(*layers)
+
+
+def _linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class TokenEncoder(nn.Module):
+    """The shared MLP: (..., K, 16 + C) of `token_features` to tokens (..., K, E).
+
+    Args:
+        features: C.
+        size: E.
+    """
+
+    def __init__(self, features: int, size: int) -> None:
+        super().__init__()
+        self.net = relu_mlp(GEOMETRY + features, (size, size))
+
+    def forward(self, objects: Tensor) -> Tensor:
+        tokens: Tensor = self.net(objects)
+        return tokens
+
+
+def _attend(queries: Tensor, tokens: Tensor, visible: Tensor, empty: Tensor) -> Tensor:
+    """Dot-product attention over the visible tokens of one step, and over an empty token that is always there.
+
+    There are no matrices for keys and values: the queries and the layer that follows do their work, at a cost that does
+    not grow with K. The empty token is what is read where no object is visible, and where none fits the query.
+
+    Args:
+        queries: (..., Q, E), or (Q, E) for the same ones everywhere.
+        tokens: (..., K, E).
+        visible: (..., K) bool.
+        empty: (E,).
+
+    Returns:
+        (..., Q * E).
+    """
+    all_tokens = torch.cat([tokens, empty.expand(*tokens.shape[:-2], 1, -1)], dim=-2)
+    there = torch.cat([visible, torch.ones_like(visible[..., :1])], dim=-1)
+    scores = queries @ all_tokens.transpose(-1, -2) / math.sqrt(tokens.shape[-1])  # (..., Q, K + 1)
+    weights = scores.masked_fill(~there[..., None, :], -torch.inf).softmax(dim=-1)
+    return (weights @ all_tokens).flatten(-2)
+
+
+class TokenPooling(nn.Module):
+    """Summary of a set of tokens by learned queries; it does not depend on the order of the tokens.
+
+    Args:
+        size: E.
+        queries: Q.
+    """
+
+    def __init__(self, size: int, queries: int = 4) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(queries, size))
+        self.empty = nn.Parameter(torch.zeros(size))
+        self.outputs = queries * size
+
+    def forward(self, tokens: Tensor, visible: Tensor) -> Tensor:
+        """(..., Q * E) of tokens (..., K, E), of which ``visible`` (..., K) bool are there."""
+        return _attend(self.queries, tokens, visible, self.empty)
+
+
+class TokenReading(nn.Module):
+    """What queries find among the tokens of the same step; it does not depend on the order of the tokens.
+
+    Args:
+        inputs: size of what the queries are made from, such as the output of a memory.
+        size: E.
+        queries: Q.
+    """
+
+    def __init__(self, inputs: int, size: int, queries: int = 4) -> None:
+        super().__init__()
+        self.count = queries
+        self.queries = _linear(inputs, queries * size)
+        self.empty = nn.Parameter(torch.zeros(size))
+        self.outputs = queries * size
+
+    def forward(self, source: Tensor, tokens: Tensor, visible: Tensor) -> Tensor:
+        """(..., Q * E) for a source (..., inputs), tokens (..., K, E) and ``visible`` (..., K) bool."""
+        queries = self.queries(source).unflatten(-1, (self.count, -1))
+        return _attend(queries, tokens, visible, self.empty)
+
+
+class _Residual(nn.Module):
+    """Two 3 x 3 convolutions whose result is added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(channels, channels, 3, 1, 1), nn.Conv2d(channels, channels, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
+        return x + branch
+
+
+class ImpalaEncoder(nn.Module):
+    """The residual network of IMPALA (Espeholt et al., 2018, arXiv 1802.01561): images (B, H, W, C) to features (B, F).
+
+    Three groups of a convolution, max-pooling by 2 and two residual blocks, then a linear layer. Images of 64 pixels or
+    more are averaged over 2 x 2 pixels first, which makes it four times faster.
+
+    Args:
+        shape: (H, W, C).
+        outputs: F.
+        channels: of the groups.
+    """
+
+    def __init__(self, shape: tuple[int, ...], outputs: int = 128, channels: tuple[int, ...] = (16, 32, 32)) -> None:
+        super().__init__()
+        height, width, inputs = shape
+        layers: list[nn.Module] = [nn.AvgPool2d(2)] if min(height, width) >= 64 else []
+        for group in channels:
+            layers += [nn.Conv2d(inputs, group, 3, 1, 1), nn.MaxPool2d(3, 2, 1), _Residual(group), _Residual(group)]
+            inputs = group
+        self.net = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
+        with torch.no_grad():
+            size = self.net(torch.zeros(1, shape[2], height, width)).numel()
+        self.out = _linear(size, outputs, math.sqrt(2.0))
+
+    def forward(self, image: Tensor) -> Tensor:
+        return torch.relu(self.out(self.net(image.permute(0, 3, 1, 2))))

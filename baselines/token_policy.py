@@ -1,0 +1,198 @@
+"""A policy with a memory of any kind, for sets of objects, images and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .arguments import ArgumentError
+from .distributions import Distribution
+from .encoder import IMAGE_FEATURES, JOINED_VECTOR
+from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
+from .memory import Memory, make_memory
+from .networks import PolicyNetwork
+from .registry import get_memory
+from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
+
+__all__ = ["TokenPolicy"]
+
+TOKENS = "tokens"
+"""Key of the objects (..., K, 16 + C) in a normalised observation, see `encoders.token_features`."""
+JOINTS = "joints"
+"""The part of an observation whose last 7 numbers are the pose of the TCP."""
+
+
+class TokenPolicy(PolicyNetwork):
+    """A policy and a value function around a memory, whose objects are tokens; see `encoders`.
+
+    What is written: learned queries pool the tokens of a step, and with the other parts of the observation they become
+    x_t, from which the memory computes y_t. What is read: a query from y_t and the other parts attends to the tokens of the
+    same step. Actor and critic see y_t, what was read and the other parts. So the memory decides which object to act on,
+    wherever that object is now, and every memory that computes whole sequences at once still can.
+
+    Permuting the objects of an observation changes nothing. Without objects, images and numbers take this way alone.
+
+    Args:
+        obs_dim: the layout of observations. A part "objects" needs the number of its objects, and a part "joints" beside it.
+        action_dim: as `PolicyNetwork`'s.
+        normalize_obs: whether numbers other than those of objects are normalised by their running statistics.
+        memory: name of the memory, see `memory`.
+        memory_size: its width.
+        memory_options: its other options.
+        token_size: E, size of a token.
+        head_sizes: widths of the hidden layers of actor and critic.
+        init_log_std: as `networks.ActorCritic`'s.
+    """
+
+    recurrent = True
+    reads_objects = True
+
+    def __init__(
+        self,
+        obs_dim: int | Sequence[Mapping[str, Any]] | ObservationLayout,
+        action_dim: int | Sequence[int] | ActionLayout,
+        normalize_obs: bool = True,
+        memory: str = "gru",
+        memory_size: int = 128,
+        memory_options: Mapping[str, Any] | None = None,
+        token_size: int = 64,
+        head_sizes: Sequence[int] = (256, 256),
+        init_log_std: float = -0.5,
+    ) -> None:
+        whole = ObservationLayout.from_dict(obs_dim)
+        others = ObservationLayout(tuple(part for part in whole.parts if not part.items))
+        super().__init__(others, action_dim, normalize_obs, image_encoder=_image_encoder)
+        self.whole = whole
+        self.token_size, self.head_sizes = token_size, tuple(head_sizes)
+        objects = [part for part in whole.parts if part.items]
+        self.num_objects = objects[0].items if objects else 0
+        written = read = self.features  # sizes
+        if objects:
+            features = objects[0].width // self.num_objects - POSE_SIZE
+            self.tokens = TokenEncoder(features, token_size)
+            self.pooling = TokenPooling(token_size)
+            written += self.pooling.outputs
+        self.trunk = relu_mlp(written, (memory_size,))
+        self.memory: Memory = make_memory(memory, memory_size, hidden_size=memory_size, **(memory_options or {}))
+        if objects:
+            self.reading = TokenReading(self.memory.output_size + self.features, token_size)
+            read += self.reading.outputs
+        self.head_inputs = self.memory.output_size + read
+        self.actor = relu_mlp(self.head_inputs, self.head_sizes, self.action.parameters)
+        self.critic = relu_mlp(self.head_inputs, self.head_sizes, 1, gain=1.0)
+        self.add_log_std(init_log_std)
+
+    @classmethod
+    def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> TokenPolicy:
+        """From ``--memory``, ``--memory-size``, ``--memory-kwargs``, ``--token-size``, ``--head-sizes`` and so on."""
+        parts = {part.name: part for part in observation.parts}
+        if OBJECTS in parts and not parts[OBJECTS].items:
+            raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
+        try:
+            return cls(
+                observation,
+                action,
+                args.normalize_obs,
+                args.memory,
+                args.memory_size,
+                args.read_memory_kwargs(),
+                args.token_size,
+                args.head_sizes,
+                args.init_log_std,
+            )
+        except (TypeError, ValueError) as error:
+            given = " ".join(["--memory", args.memory, *(["--memory-kwargs", *args.memory_kwargs] if args.memory_kwargs else [])])
+            raise ArgumentError(f"{given}: {error}") from error
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:
+        """A network of the shape that `to_dict` described, with random weights.
+
+        Raises:
+            RegistryError: its memory is not registered. Nothing is imported because a checkpoint names it.
+        """
+        get_memory(values["memory"])
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments that make a network of this shape."""
+        memory = self.memory.to_dict()
+        name, size = memory.pop("name"), memory.pop("hidden_size")
+        del memory["input_size"]
+        return {
+            **super().to_dict(),
+            "obs_dim": self.whole.to_dict(),
+            "memory": name,
+            "memory_size": size,
+            "memory_options": memory,
+            "token_size": self.token_size,
+            "head_sizes": list(self.head_sizes),
+        }
+
+    def normalize(self, obs: Obs) -> Obs:
+        """Raw observations (..., …) to a dict of what the layers see; images stay bytes."""
+        if not self.num_objects:
+            return super().normalize(obs)
+        assert isinstance(obs, dict)
+        others = super().normalize({name: value for name, value in obs.items() if name != OBJECTS})
+        others = others if isinstance(others, dict) else {JOINED_VECTOR: others}
+        objects = obs[OBJECTS].unflatten(-1, (self.num_objects, -1))
+        return {**others, TOKENS: token_features(objects, obs[JOINTS][..., -7:])}
+
+    def update_normalizer(self, obs: Obs, dist: Any = None) -> None:
+        """Add raw observations (..., …) to the running statistics, if there are any."""
+        if isinstance(obs, dict):
+            obs = {name: value for name, value in obs.items() if name != OBJECTS}
+        super().update_normalizer(obs, dist)
+
+    def embed(self, normalized_obs: Obs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The other parts (..., F), and where there are objects the tokens (..., K, E) and which are visible (..., K)."""
+        if not self.num_objects:
+            return self.encode(normalized_obs), None, None
+        assert isinstance(normalized_obs, dict)
+        objects = normalized_obs[TOKENS]
+        others = self.encode({name: value for name, value in normalized_obs.items() if name != TOKENS})
+        return others, self.tokens(objects), objects[..., 0] > 0.5
+
+    def write(self, embedded: tuple[Tensor, Tensor | None, Tensor | None]) -> Tensor:
+        """What the memory is given, x (..., H), for what `embed` returned."""
+        others, tokens, visible = embedded
+        if tokens is not None and visible is not None:
+            others = torch.cat([others, self.pooling(tokens, visible)], dim=-1)
+        written: Tensor = self.trunk(others)
+        return written
+
+    def look(self, y: Tensor, embedded: tuple[Tensor, Tensor | None, Tensor | None]) -> Tensor:
+        """What actor and critic see (..., `head_inputs`): y (..., H), what it finds among the tokens, the other parts."""
+        others, tokens, visible = embedded
+        joined = torch.cat([y, others], dim=-1)
+        if tokens is None or visible is None:
+            return joined
+        return torch.cat([joined, self.reading(joined, tokens, visible)], dim=-1)
+
+    def initial_state(self, n: int) -> State:
+        """The recurrent state at the start of an episode, (n, …) each."""
+        return self.memory.initial_state(n)
+
+    def step(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
+        """One step of B environments; see `protocol.RecurrentNetwork`."""
+        return self._forward(normalized_obs, state, starts)
+
+    def forward_sequence(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
+        """S steps of B environments, with gradients; see `protocol.RecurrentNetwork`."""
+        return self._forward(normalized_obs, state, starts)
+
+    def _forward(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
+        embedded = self.embed(normalized_obs)
+        run = self.memory.step if starts.ndim == 1 else self.memory.forward_sequence
+        assert isinstance(state, dict)
+        y, state = run(self.write(embedded), state, starts)
+        joined = self.look(y, embedded)
+        return self.make_distribution(self.actor(joined)), self.critic(joined).squeeze(-1), state
+
+
+def _image_encoder(shape: tuple[int, ...]) -> ImpalaEncoder:
+    return ImpalaEncoder(shape, IMAGE_FEATURES)
