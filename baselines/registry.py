@@ -130,6 +130,15 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "PPO with a recurrent network.",
             f"{_HOME}.ppo_arguments:PPOLSTMArgs",
         ),
+        AlgorithmSpec(
+            "dagger",
+            f"{_HOME}.dagger:DAgger",
+            "The expert labels what the student does (DAgger).",
+            f"{_HOME}.dagger_arguments:DAggerArgs",
+        ),
+        AlgorithmSpec(
+            "bc", f"{_HOME}.dagger:BC", "Imitate episodes of the expert.", f"{_HOME}.dagger_arguments:BCArgs"
+        ),
     )
 }
 """Algorithms by name."""
@@ -139,6 +148,7 @@ NETWORKS: dict[str, NetworkSpec] = {
     for row in (
         NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
+        NetworkSpec("tokens", f"{_HOME}.token_policy:TokenPolicy", "Any memory, with objects as tokens."),
     )
 }
 """Networks by name."""
