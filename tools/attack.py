@@ -35,6 +35,8 @@ __all__ = ["FIRST_SEED", "Args", "main", "plan", "run_training", "training_args"
 
 FIRST_SEED = 2_000_000
 """Episode k of the final evaluation has the seed FIRST_SEED + k, as in `mikasa train` and `mikasa eval`."""
+WARM_START = 0.3
+"""In this share of the steps of dagger the teacher itself acts."""
 MOST = 10**12
 REFERENCE = Path("docs/results/memory_need.csv")
 
@@ -263,7 +265,8 @@ def training_args(attack: Attack, args: Args, run_dir: Path | None = None) -> Co
         "video": False,
     }
     if teacher:
-        values |= {"teacher": teacher, "memory": "none"}
+        warm_start = int(WARM_START * attack.steps)
+        values |= {"teacher": teacher, "memory": "none", "warm_start_steps": warm_start, "updates_per_rollout": 200}
     else:
         values["reward_mode"] = args.reward_mode
     made: CommonArgs = args_type(**values)
