@@ -11,6 +11,7 @@ stopped.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ FIRST_SEED = 2_000_000
 """Episode k of the final evaluation has the seed FIRST_SEED + k, as in `mikasa train` and `mikasa eval`."""
 WARM_START = 0.3
 """In this share of the steps of dagger the teacher itself acts."""
+IMITATION = {"batch_episodes": 16, "warm_start_updates": 600, "updates_per_rollout": 150}
+"""Options of `mikasa train dagger`: half an episode batch is enough for a student that has no sequences to learn from."""
 MOST = 10**12
 REFERENCE = Path("docs/results/memory_need.csv")
 
@@ -82,6 +85,8 @@ class Args:
     reference: Path | None = None
     """Where tasks without a finite chance get their bound from: the CSV of benchmarks/memory_need.py. By default
     docs/results/memory_need.csv, if it is there."""
+    dry_run: bool = False
+    """Show the training runs and the results that exist, and train nothing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,12 +103,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         attacks = list(plan(args, env_ids))
         for attack in attacks:
             _check_training(attack, args)
+        require_folder(args.out, "--out", max((_name(attack) for attack in attacks), key=len))
         require_folder(csv_path.parent, "--csv", csv_path.name)
         require_folder(markdown_path.parent, "--markdown", markdown_path.name)
-        require_folder(args.out, "--out", max((_name(attack) for attack in attacks), key=len))
     except OptionError as error:
         print(error, file=sys.stderr)
         return 2
+    if args.dry_run:
+        for attack in attacks:
+            print(f"{_describe(attack)}: {_result(rows[attack], references) if attack in rows else 'not trained yet'}")
+        return 0
     for path in (csv_path, markdown_path):
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -263,10 +272,11 @@ def training_args(attack: Attack, args: Args, run_dir: Path | None = None) -> Co
         "final_eval_seed": FIRST_SEED,
         "checkpoint_every": 0,
         "video": False,
+        "torch_threads": len(os.sched_getaffinity(0)),
     }
     if teacher:
         warm_start = int(WARM_START * attack.steps)
-        values |= {"teacher": teacher, "memory": "none", "warm_start_steps": warm_start, "updates_per_rollout": 200}
+        values |= {"teacher": teacher, "memory": "none", "warm_start_steps": warm_start, **IMITATION}
     else:
         values["reward_mode"] = args.reward_mode
     made: CommonArgs = args_type(**values)
