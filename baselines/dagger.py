@@ -178,9 +178,9 @@ def imitation_loss(
     # Step m of all steps in a row is step `time` of episode `row`. Only what a memory runs over is padded.
     row = torch.arange(len(lengths)).repeat_interleave(lengths).to(device)
     time = torch.cat([torch.arange(length) for length in lengths.tolist()]).to(device)
-    obs: Obs = {name.removeprefix(OBS): value for name, value in steps.items() if name.startswith(OBS)}
+    obs = {name.removeprefix(OBS): value for name, value in steps.items() if name.startswith(OBS)}
     with torch.no_grad():
-        normalized = network.normalize(obs[""] if "" in obs else obs)
+        normalized = network.normalize(obs.get("", obs))
     embedded = network.embed(normalized)
     written = network.write(embedded)
     x = written.new_zeros((int(lengths.max()), len(lengths), written.shape[-1])).index_put((time, row), written)
@@ -242,11 +242,15 @@ class Imitation:
                 f"--env-id {args.env_id} has no expert to learn from; use a robot task of `mikasa list`"
             )
         self.task: MemoryEnv[Any] = task
+        if args.ignore_mistakes:
+            task.on_mistake = "ignore"  # of the training environments only
         self.labeler = Labeler(args.env_id, task, args.seed, args.teacher)
         self.generator, n = setup.generator, setup.num_envs
         network = make_network(args, setup, recurrent=True)
         if not isinstance(network, TokenPolicy):
-            raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from TokenPolicy")
+            raise ArgumentError(
+                f"--network {args.network_name} cannot be used; use tokens, or a class derived from TokenPolicy"
+            )
         self.network: TokenPolicy = network
         readout = None
         if args.oracle_weight:
@@ -375,7 +379,6 @@ class Imitation:
             "buffer": self.buffer.state_dict() if self.args.checkpoint_buffer else None,
             "updates": self.updates,
             "owed": self.owed,
-            "noise": self.noise,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

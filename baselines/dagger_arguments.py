@@ -70,6 +70,9 @@ class ImitationArgs(CommonArgs):
     expert_noise: float = 0.2
     """The expert's actions are carried out with Gaussian noise. In each episode its standard deviation is drawn from 0 to
     twice this. Labels stay without noise. So the expert shows how to correct mistakes."""
+    ignore_mistakes: bool = False
+    """Training episodes go on after a mistake (on_mistake="ignore"), so that the student is labelled there too. Evaluations
+    keep the task's own rule."""
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the memory, cross-entropy for whole
     numbers, else mean squared error. Learning to hold the cue is then supervised too. The policy is not changed by it."""
@@ -86,7 +89,7 @@ class ImitationArgs(CommonArgs):
             raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
         if self.num_workers is not None:
             raise ArgumentError(
-                f"--num-workers {self.num_workers} cannot be used: the expert acts in the process that simulates; leave it out"
+                f"--num-workers {self.num_workers} cannot be used: the expert acts where the simulation is; leave it out"
             )
         if self.control_mode != "pd_joint_delta_pos":
             raise ArgumentError(

@@ -104,7 +104,9 @@ class TokenPolicy(PolicyNetwork):
                 args.init_log_std,
             )
         except (TypeError, ValueError) as error:
-            given = " ".join(["--memory", args.memory, *(["--memory-kwargs", *args.memory_kwargs] if args.memory_kwargs else [])])
+            given = " ".join(
+                ["--memory", args.memory, *(["--memory-kwargs", *args.memory_kwargs] if args.memory_kwargs else [])]
+            )
             raise ArgumentError(f"{given}: {error}") from error
 
     @classmethod

@@ -45,6 +45,7 @@ def row(successes: int = 100, episodes: int = 300, env_id: str = COLOR, **values
         "steps": 50_000,
         "seed": 1,
         "trained": 53_248,
+        "num_envs": 64,
         "reward_mode": "normalized_dense",
         "failures": episodes - successes,
         "first_seed": 2_000_000,

@@ -311,6 +311,7 @@ def _measure(attack: Attack, args: Args, command: Sequence[str]) -> Row:
     return Row(
         **dataclasses.asdict(attack),
         trained=int(result["training_steps"]),
+        num_envs=args.num_envs,
         reward_mode=args.reward_mode if attack.attacker == "ppo" else "-",
         episodes=episodes,
         successes=round(final["success_once"] * episodes),

@@ -64,6 +64,7 @@ class Row(Attack):
     """The result of one training run, and where it comes from."""
 
     trained: int  # environment steps that were trained: whole rollouts
+    num_envs: int  # environments that were trained in together
     reward_mode: str  # "-" for an attacker that learns from no reward
     episodes: int  # of the final evaluation; episode k has the seed first_seed + k
     successes: int
@@ -79,7 +80,7 @@ class Row(Attack):
         return Attack(**{field.name: getattr(self, field.name) for field in fields(Attack)})
 
 
-_INTEGERS = {"steps", "seed", "trained", "episodes", "successes", "failures", "first_seed"}
+_INTEGERS = {"steps", "seed", "trained", "num_envs", "episodes", "successes", "failures", "first_seed"}
 
 
 def read_rows(path: Path) -> dict[Attack, Row]:
