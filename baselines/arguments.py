@@ -161,7 +161,8 @@ class CommonArgs:
     num_steps: int = 64
     """Steps of each environment in one rollout."""
     run_dir: Path | None = None
-    """Folder for the files of the run, new or empty; by default runs/<env-id>__<algorithm>__<seed>__<time>."""
+    """Folder for the files of the run, new or empty; by default runs/<env-id>__<algorithm>__<seed>__<time>, where ppo is
+    followed by its memory."""
     resume: Path | None = None
     """Folder of a run to continue from its newest checkpoint, with the arguments that it was started with."""
     preset: str = "auto"
@@ -170,8 +171,8 @@ class CommonArgs:
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment as NAME=VALUE, such as arm=held delay_steps=20. Evaluations and videos use them too."""
     network: str | None = None
-    """The network: mlp (the default of ppo-mlp), lstm (the default of ppo-lstm), or module:NAME for one that a module of
-    your own registers."""
+    """The network: mlp (the default of ppo-mlp), lstm (of ppo-lstm), recurrent (of ppo), or module:NAME for one that a
+    module of your own registers."""
     network_kwargs: tuple[str, ...] = ()
     """Arguments of a network of your own as NAME=VALUE."""
     init_from: Path | None = None
@@ -314,11 +315,16 @@ class CommonArgs:
                 f"use at least {self.batch_size}, or fewer --num-envs or --num-steps"
             )
 
+    @property
+    def run_name(self) -> str:
+        """What is trained, in the name of the run's folder."""
+        return self.algorithm
+
     def default_run_dir(self) -> Path:
         """``run_dir``, or where that is None a folder with the present time in its name."""
         if self.run_dir is not None:
             return self.run_dir
-        return Path("runs") / f"{self.env_id}__{self.algorithm}__{self.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+        return Path("runs") / f"{self.env_id}__{self.run_name}__{self.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
 
     def to_dict(self) -> dict[str, Any]:
         """All arguments as JSON-ready values."""

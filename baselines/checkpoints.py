@@ -243,6 +243,8 @@ def network_from(payload: dict[str, Any], path: Path | str, device: torch.device
         _require_sizes(network_class, payload)
         network: Any = network_class.from_dict(payload["network"])
         network.load_state_dict(payload["state_dict"])
+    except RegistryError as error:  # a memory of a user's own
+        raise CheckpointError(f"{path}: {error}") from error
     except Exception as error:  # what a network raises depends on the values
         reason = textwrap.shorten(str(error), 300)
         raise CheckpointError(

@@ -22,7 +22,7 @@ from mikasa_robo.partial_files import remove_leftovers
 from .arguments import ArgumentError, CommonArgs, read_env_kwargs
 from .files import why_not_writable
 from .presets import choose_preset
-from .registry import NETWORKS, AlgorithmSpec, RegistryError, use_algorithm, use_network
+from .registry import NETWORKS, AlgorithmSpec, RegistryError, use_algorithm, use_memory, use_network
 
 if TYPE_CHECKING:  # these load torch, and `--help` must not
     from .distributed import DistContext
@@ -136,6 +136,9 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
         CheckpointError: there is no run to continue.
     """
     args = _with_modules(tyro.cli(args_type, args=argv, prog=program))
+    # The words alone, and not what a run to continue says: nothing is imported because a file names it.
+    if isinstance(memory := getattr(args, "memory", None), str):
+        use_memory(memory)
     if args.resume is not None:
         return _resumed_args(args, argv, program)
     preset = choose_preset(args.preset, args.env_id, args.obs, args.algorithm)

@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ from .episodes import Episode, EpisodeBuffer, EpisodeCutter, cat_episodes
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
+from .registry import get_network
 from .spaces import Obs, map_tensors, stack_tensors
 from .threads import BatchThreads
 from .token_policy import TokenPolicy
@@ -187,8 +188,9 @@ def imitation_loss(
     y = run_memory(network.memory, x, args.bptt)[time, row]
 
     chosen = steps["carried"].nonzero().squeeze(1)
-    seen = [None if part is None else part[chosen] for part in embedded]
-    means = network.actor(network.look(y[chosen], (seen[0], seen[1], seen[2])))
+    others, *objects = embedded
+    tokens, visible = (None if part is None else part[chosen] for part in objects)
+    means = network.actor(network.look(y[chosen], (others[chosen], tokens, visible)))
     if args.loss == "huber":
         # Divided by delta, so that the slope far off is 1 whatever delta is.
         each = nn.functional.huber_loss(means, steps["labels"][chosen], reduction="none", delta=args.huber_delta)
@@ -246,12 +248,10 @@ class Imitation:
             task.on_mistake = "ignore"  # of the training environments only
         self.labeler = Labeler(args.env_id, task, args.seed, args.teacher)
         self.generator, n = setup.generator, setup.num_envs
-        network = make_network(args, setup, recurrent=True)
-        if not isinstance(network, TokenPolicy):
-            raise ArgumentError(
-                f"--network {args.network_name} cannot be used; use tokens, or a class derived from TokenPolicy"
-            )
-        self.network: TokenPolicy = network
+        if not issubclass(get_network(args.network_name).load(), TokenPolicy):
+            raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
+        network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
+        self.network: Any = network
         readout = None
         if args.oracle_weight:
             oracle = task.get_info()["oracle_info"]
@@ -296,7 +296,7 @@ class Imitation:
         """Play ``num_steps`` steps; student or expert acts, and the expert labels all of them."""
         network, device, beta = self.network, self.network.device, self.beta()
         seen: list[Obs] = []
-        rows: list[tuple[Tensor, ...]] = []
+        rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, over
         info = self.task.get_info()
         for _ in range(self.args.num_steps):
             seen.append(map_tensors(lambda x: x.to(device, copy=True), obs))
@@ -314,7 +314,8 @@ class Imitation:
             self.starts = over.to(device)
             rows.append((label, carried.to(device), known.to(device), oracle.to(device), self.starts))
         last = map_tensors(lambda x: x.to(device, copy=True), obs)
-        return Rollout(stack_tensors(seen), *(torch.stack(part) for part in zip(*rows, strict=True)), last)
+        labels, carried, known, oracle, over = (torch.stack(part) for part in zip(*rows, strict=True))
+        return Rollout(stack_tensors(seen), labels, carried, known, oracle, over, last)
 
     def act(self, obs: Obs, label: Tensor, beta: float) -> Tensor:
         """The actions (N, A) to carry out: the student's, or with probability ``beta`` the expert's with noise."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from mikasa_robo.experts.makers import PolicyName
 
 from .arguments import ArgumentError, CommonArgs, read_kwargs, require, world_size
+from .registry import get_memory
 
 __all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
 
@@ -40,11 +41,12 @@ class ImitationArgs(CommonArgs):
     others are worse at the task."""
 
     memory: str = "gru"
-    """The memory: none, lstm, gru and so on, or module:Class for a class of your own."""
+    """The memory: none, frame-stack, lstm, gru, mingru, lru, ffm, shm, gtrxl, transformer, or module:Class for a class of
+    your own."""
     memory_size: int = 128
     """Width of the memory."""
     memory_kwargs: tuple[str, ...] = ()
-    """Other options of the memory as NAME=VALUE."""
+    """Options of the memory as NAME=VALUE; docs/baselines.md lists them."""
     token_size: int = 64
     """Size of the token that an object becomes."""
     head_sizes: tuple[int, ...] = (256, 256)
@@ -77,6 +79,16 @@ class ImitationArgs(CommonArgs):
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the memory, cross-entropy for whole
     numbers, else mean squared error. Learning to hold the cue is then supervised too. The policy is not changed by it."""
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of the memory."""
+        return self.memory_size
+
+    @property
+    def run_name(self) -> str:
+        """The algorithm and its memory."""
+        return f"{self.algorithm}-{self.memory.rpartition(':')[2]}"
+
     def read_memory_kwargs(self) -> dict[str, Any]:
         """The arguments of ``--memory-kwargs``."""
         return read_kwargs(self.memory_kwargs, "--memory-kwargs")
@@ -85,6 +97,7 @@ class ImitationArgs(CommonArgs):
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         self.read_memory_kwargs()
+        get_memory(self.memory)
         if world_size() > 1:
             raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
         if self.num_workers is not None:
@@ -110,9 +123,9 @@ class DAggerArgs(ImitationArgs):
 
     algorithm: ClassVar[str] = "dagger"
 
-    warm_start_steps: int = 19_200
+    warm_start_steps: int = 7_680
     """In so many environment steps at the beginning the expert itself acts, with noise."""
-    warm_start_updates: int = 1500
+    warm_start_updates: int = 500
     """Gradient steps of the warm start, spread evenly over its rollouts."""
     beta_steps: int = 0
     """After the warm start the expert acts instead of the student at a share beta of the steps. It falls linearly from 1 to

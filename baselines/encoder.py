@@ -109,7 +109,8 @@ class Encoder(nn.Module):
     """Encodes observations as one vector: numbers are normalised, discrete parts one-hot encoded, images go through a CNN.
 
     Encoding has two steps, because an update visits each observation many times: `normalize` does what has no weights,
-    `encode` does the rest. Images stay bytes until `encode`.
+    `encode` does the rest. Images stay bytes until `encode`. Sets of objects (`ObservationPart.items`) are left out: a
+    network that asks for them reads them itself.
 
     Args:
         layout: the parts of an observation.
@@ -126,12 +127,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.layout = layout
         self.obs_dim = layout.width
-        self._numbers = [part for part in layout.parts if part.kind == "vector"]
+        self._joined = [part for part in layout.parts if not part.items]
+        self._numbers = [part for part in self._joined if part.kind == "vector"]
         numbers = sum(part.width for part in self._numbers)
         self.normalizer = ObservationNormalizer(numbers) if normalize_obs and numbers else None
         make = image_encoder or _ImageEncoder
         self.images = nn.ModuleList([make(part.shape) for part in layout.images])
-        self.features = layout.width + IMAGE_FEATURES * len(layout.images)
+        self.features = sum(part.width for part in self._joined) + IMAGE_FEATURES * len(layout.images)
 
     def normalize(self, obs: Obs) -> Obs:
         """Raw observations (..., …) to the joined vector (..., D); with images to a dict of it and the images."""
@@ -143,7 +145,7 @@ class Encoder(nn.Module):
             joined = joined if self.normalizer is None else self.normalizer(joined)
             normalised = iter(joined.split([part.width for part in self._numbers], dim=-1))
         columns: list[Tensor] = []
-        for part in self.layout.parts:
+        for part in self._joined:
             if part.kind == "vector":
                 columns.append(next(normalised))
             elif part.kind == "bounded":
@@ -178,7 +180,7 @@ class Encoder(nn.Module):
             self.normalizer.update(joined, dist)
 
     def _batch_shape(self, raw: Mapping[str, Tensor]) -> torch.Size:
-        part = self.layout.parts[0]
+        part = self._joined[0]
         shape = raw[part.name].shape
         return shape[: len(shape) - len(part.shape)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,10 @@ from .arguments import ArgumentError
 from .distributed import DistContext
 from .distributions import Categoricals, Distribution, Gaussian
 from .encoder import Encoder, mlp
+from .memory import make_memory
 from .protocol import Network, Setup
-from .registry import get_network
-from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size, map_tensors
+from .registry import get_memory, get_network
+from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
 
 __all__ = [
     "ActorCritic",
@@ -206,17 +206,19 @@ class ActorCritic(FeedForwardPolicyNetwork):
 
 
 class RecurrentActorCritic(PolicyNetwork):
-    """A policy and a value function that share an LSTM.
+    """A policy and a value function that share a memory.
 
-    Features pass through a tanh MLP and the LSTM. Actor and critic are MLPs of the outputs of both, so that what can be
-    seen now need not pass through the LSTM. The recurrent state is the tensors (B, H) "hidden" and "cell".
+    Features pass through a tanh MLP and the memory. Actor and critic are MLPs of the outputs of both, so that what can be
+    seen now need not pass through the memory. The recurrent state is the memory's.
 
     Args:
         obs_dim, action_dim, normalize_obs: see `PolicyNetwork`.
-        encoder_sizes: widths of the layers before the LSTM.
-        lstm_size: H.
+        encoder_sizes: widths of the layers before the memory.
+        memory_size: width of the memory.
         head_sizes: widths of the hidden layers of actor and critic.
         init_log_std: as `ActorCritic`'s.
+        memory: its name, see `memory.make_memory`.
+        memory_kwargs: its other options.
     """
 
     recurrent = True
@@ -226,94 +228,104 @@ class RecurrentActorCritic(PolicyNetwork):
         obs_dim: int | Sequence[Mapping[str, Any]] | ObservationLayout,
         action_dim: int | Sequence[int] | ActionLayout,
         encoder_sizes: Sequence[int] = (128,),
-        lstm_size: int = 128,
+        memory_size: int = 128,
         head_sizes: Sequence[int] = (128,),
         normalize_obs: bool = True,
         init_log_std: float = -0.5,
+        memory: str = "lstm",
+        memory_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs)
-        self.encoder_sizes, self.lstm_size, self.head_sizes = tuple(encoder_sizes), lstm_size, tuple(head_sizes)
+        self.encoder_sizes, self.head_sizes = tuple(encoder_sizes), tuple(head_sizes)
         *hidden, width = self.encoder_sizes
         self.trunk = nn.Sequential(mlp(self.features, hidden, width, output_gain=math.sqrt(2.0)), nn.Tanh())
-        self.lstm = nn.LSTM(width, lstm_size)
-        for name, parameter in self.lstm.named_parameters():
-            if name.startswith("weight"):
-                for gate in parameter.data.chunk(4):
-                    nn.init.orthogonal_(gate)
-            else:
-                nn.init.zeros_(parameter)
-        with torch.no_grad():
-            # The forget gate starts open, so that gradients reach back to a cue (Jozefowicz et al. 2015).
-            dict(self.lstm.named_parameters())["bias_ih_l0"][lstm_size : 2 * lstm_size] = 1.0
-        self.actor = mlp(width + lstm_size, self.head_sizes, self.action.parameters, output_gain=0.01)
-        self.critic = mlp(width + lstm_size, self.head_sizes, 1, output_gain=1.0)
+        self.memory = make_memory(memory, width, **{"hidden_size": memory_size, **(memory_kwargs or {})})
+        joined = width + self.memory.output_size
+        self.actor = mlp(joined, self.head_sizes, self.action.parameters, output_gain=0.01)
+        self.critic = mlp(joined, self.head_sizes, 1, output_gain=1.0)
         self.add_log_std(init_log_std)
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> RecurrentActorCritic:
-        """From ``--encoder-sizes``, ``--lstm-size``, ``--head-sizes``, ``--normalize-obs`` and ``--init-log-std``."""
-        _refuse_network_kwargs(args, "--encoder-sizes, --lstm-size and --head-sizes")
-        sizes = args.encoder_sizes, args.lstm_size, args.head_sizes
-        return cls(observation, action, *sizes, args.normalize_obs, args.init_log_std)
+        """From ``--encoder-sizes``, ``--memory``, ``--memory-size`` (``--lstm-size``), ``--memory-kwargs`` and so on."""
+        _refuse_network_kwargs(args, "--encoder-sizes, --memory, --memory-kwargs and --head-sizes")
+        sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
+        options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
+        try:
+            return cls(observation, action, *sizes, *options)
+        except ValueError as error:
+            raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RecurrentActorCritic:
+        """A network of the shape that `to_dict` described, with random weights.
+
+        Raises:
+            RegistryError: its memory is not registered. Nothing is imported because a checkpoint names it.
+        """
+        values = dict(values)
+        if "lstm_size" in values:  # there was no other memory then
+            values["memory_size"] = values.pop("lstm_size")
+        get_memory(values.get("memory", "lstm"))
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""
-        sizes = {"encoder_sizes": list(self.encoder_sizes), "lstm_size": self.lstm_size}
-        return {**super().to_dict(), **sizes, "head_sizes": list(self.head_sizes)}
+        options = self.memory.to_dict()
+        del options["input_size"]
+        return {
+            **super().to_dict(),
+            "encoder_sizes": list(self.encoder_sizes),
+            "memory": options.pop("name"),
+            "memory_size": options.pop("hidden_size"),
+            "memory_kwargs": options,
+            "head_sizes": list(self.head_sizes),
+        }
 
     def initial_state(self, n: int) -> State:
-        """The recurrent state at the start of an episode, (n, H) each."""
-        return {name: torch.zeros((n, self.lstm_size), device=self.device) for name in ("hidden", "cell")}
+        """The recurrent state at the start of an episode, (n, …) each."""
+        return self.memory.initial_state(n)
 
     def step(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
         """One step of B environments.
 
         Args:
             normalized_obs: (B, …) as `normalize` returns it.
-            state: (B, H) each, before the step.
+            state: (B, …) each, before the step.
             starts: (B,) bool, an episode begins with this observation: the state is reset first.
 
         Returns:
-            the distribution of actions, values (B,) and the new state, (B, H) each.
+            the distribution of actions, values (B,) and the new state, (B, …) each.
         """
-        rows = map_tensors(lambda x: x.unsqueeze(0), normalized_obs)
-        parameters, values, state = self._forward(rows, state, starts.unsqueeze(0), [0, 1])
-        return self.make_distribution(parameters.squeeze(0)), values.squeeze(0), state
+        return self._forward(self.memory.step, normalized_obs, state, starts)
 
     def forward_sequence(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
         """S steps of B environments, with gradients through time that stop where episodes begin.
 
         Args:
             normalized_obs: (S, B, …) as `normalize` returns it.
-            state: (B, H) each, before the first step.
+            state: (B, …) each, before the first step.
             starts: (S, B) bool, an episode begins with that observation.
 
         Returns:
-            the distribution of actions (S, B, A), values (S, B) and the state after the last step, (B, H) each.
+            the distribution of actions (S, B, A), values (S, B) and the state after the last step, (B, …) each.
         """
-        # One call of the LSTM for each stretch in which no episode begins anywhere. With few environments that is faster
-        # than a loop over steps, or than rearranging all episodes into padded or packed sequences. The list costs one
-        # transfer from the GPU for a whole sequence.
-        begins: list[int] = starts[1:].any(dim=1).nonzero().squeeze(1).tolist()
-        cuts = [0, *(t + 1 for t in begins), len(starts)]
-        parameters, values, state = self._forward(normalized_obs, state, starts, cuts)
-        return self.make_distribution(parameters), values, state
+        return self._forward(self.memory.forward_sequence, normalized_obs, state, starts)
 
     def _forward(
-        self, normalized_obs: Obs, state: State, starts: Tensor, cuts: Sequence[int]
-    ) -> tuple[Tensor, Tensor, State]:
-        """``cuts``: steps at which the LSTM is called anew, among them all steps at which episodes begin; then S."""
-        assert isinstance(state, dict)
-        inputs = self.trunk(self.encode(normalized_obs))  # (S, B, W)
-        hidden, cell = state["hidden"].unsqueeze(0), state["cell"].unsqueeze(0)  # (1, B, H) each
-        outputs = []
-        for begin, end in itertools.pairwise(cuts):
-            kept = (~starts[begin])[:, None].to(inputs.dtype)  # (B, 1)
-            output, (hidden, cell) = self.lstm(inputs[begin:end], (hidden * kept, cell * kept))
-            outputs.append(output)
-        joined = torch.cat([inputs, torch.cat(outputs)], dim=-1)
-        state = {"hidden": hidden.squeeze(0), "cell": cell.squeeze(0)}
-        return self.actor(joined), self.critic(joined).squeeze(-1), state
+        self, run: Callable[..., Any], normalized_obs: Obs, state: State, starts: Tensor
+    ) -> tuple[Distribution, Tensor, State]:
+        inputs = self.trunk(self.encode(normalized_obs))  # (…, B, W)
+        outputs, state = run(inputs, state, starts)
+        joined = torch.cat([inputs, outputs], dim=-1)
+        return self.make_distribution(self.actor(joined)), self.critic(joined).squeeze(-1), state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The LSTM's weights were the network's own before there were other memories.
+        old = f"{prefix}lstm."
+        for name in [name for name in state_dict if name.startswith(old)]:
+            state_dict[f"{prefix}memory.lstm.{name.removeprefix(old)}"] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def _refuse_network_kwargs(args: Any, options: str) -> None:

@@ -1,13 +1,15 @@
-"""The arguments of PPO-MLP and PPO-LSTM. Importing this module does not load torch, so ``--help`` is quick."""
+"""The arguments of PPO-MLP, PPO-LSTM and PPO with any memory. Importing this module does not load torch, so that
+``--help`` is quick."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .arguments import ArgumentError, CommonArgs, nearest_divisor, require, world_size
+from .arguments import ArgumentError, CommonArgs, nearest_divisor, read_kwargs, require, world_size
+from .registry import get_memory
 
-__all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs"]
+__all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs", "PPOMemoryArgs", "RecurrentPPOArgs"]
 
 
 @dataclass
@@ -93,12 +95,10 @@ class PPOMLPArgs(PPOArgs):
 
 
 @dataclass
-class PPOLSTMArgs(PPOArgs):
-    """Train PPO with a recurrent network, which can remember."""
+class RecurrentPPOArgs(PPOArgs):
+    """The arguments of PPO with a recurrent network."""
 
-    algorithm: ClassVar[str] = "ppo-lstm"
     default_obs: ClassVar[str] = "objects+joints"
-    default_network: ClassVar[str] = "lstm"
 
     num_minibatches: int = 8
     """Minibatches in an epoch, each of whole rollouts of some of the environments; must divide num_envs."""
@@ -106,19 +106,37 @@ class PPOLSTMArgs(PPOArgs):
     """Discount. What a memory is good for comes late."""
     gae_lambda: float = 0.95
     """Trace decay of the advantage estimate."""
+    memory: str = "lstm"
+    """The memory: none, frame-stack, lstm, gru, mingru, lru, ffm, shm, gtrxl, transformer, or module:Class for a class of
+    your own."""
+    memory_kwargs: tuple[str, ...] = ()
+    """Options of the memory as NAME=VALUE, such as frames=8 for frame-stack; docs/baselines.md lists them."""
     encoder_sizes: tuple[int, ...] = (128,)
-    """Widths of the layers between an observation and the LSTM, at least one."""
-    lstm_size: int = 128
-    """Width of the LSTM."""
+    """Widths of the layers between an observation and the memory, at least one."""
     head_sizes: tuple[int, ...] = (128,)
-    """Widths of the hidden layers of actor and critic, after the LSTM."""
+    """Widths of the hidden layers of actor and critic, after the memory."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the memory."""
+        raise NotImplementedError
+
+    @property
+    def run_name(self) -> str:
+        """PPO and its memory."""
+        return f"ppo-{self.memory.rpartition(':')[2]}"
+
+    def read_memory_kwargs(self) -> dict[str, Any]:
+        """The arguments of ``--memory-kwargs``."""
+        return read_kwargs(self.memory_kwargs, "--memory-kwargs")
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
         require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
-        require(self, "lstm_size", lambda width: width >= 1, "use at least 1")
+        self.read_memory_kwargs()
+        get_memory(self.memory)
 
     def check_minibatches(self) -> None:
         """Raise ArgumentError where the environments cannot be divided into minibatches."""
@@ -133,3 +151,50 @@ class PPOLSTMArgs(PPOArgs):
                 f"--num-minibatches {self.num_minibatches} leaves one transition to a minibatch, too few to normalise "
                 "its advantage; use more --num-steps, or --no-normalize-advantages"
             )
+
+
+@dataclass
+class PPOMemoryArgs(RecurrentPPOArgs):
+    """Train PPO with any memory."""
+
+    algorithm: ClassVar[str] = "ppo"
+    default_network: ClassVar[str] = "recurrent"
+
+    memory_size: int = 128
+    """Width of the memory."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the memory."""
+        return self.memory_size
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "memory_size", lambda width: width >= 1, "use at least 1")
+
+
+@dataclass
+class PPOLSTMArgs(RecurrentPPOArgs):
+    """Train PPO with a recurrent network, which can remember."""
+
+    algorithm: ClassVar[str] = "ppo-lstm"
+    default_network: ClassVar[str] = "lstm"
+
+    lstm_size: int = 128
+    """Width of the LSTM, or of the memory in its place."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the memory."""
+        return self.lstm_size
+
+    @property
+    def run_name(self) -> str:
+        """PPO and its memory."""
+        return self.algorithm if self.memory == "lstm" else super().run_name
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        require(self, "lstm_size", lambda width: width >= 1, "use at least 1")

@@ -1,6 +1,7 @@
-"""PPO with a recurrent network (an LSTM) on batched environments: the agent with memory.
+"""PPO with a recurrent network on batched environments: the agent with memory, an LSTM unless ``--memory`` names another.
 
     mikasa train ppo-lstm --env-id RememberColor3-v0 --obs objects+joints
+    mikasa train ppo --memory gru --env-id RememberColor3-v0 --obs objects+joints
     mikasa train ppo-lstm --env-id MemoryLengthEasy-v0
 
 A rollout starts from the recurrent state that the last one ended with; the state is reset only where an episode begins. An
@@ -33,13 +34,13 @@ from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy
 from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
-from .ppo_arguments import PPOArgs
+from .ppo_arguments import PPOArgs, PPOMemoryArgs, RecurrentPPOArgs
 from .ppo_arguments import PPOLSTMArgs as Args
 from .protocol import RecurrentNetwork, Setup
 from .spaces import Obs, State, map_tensors, stack_tensors
 from .threads import BatchThreads
 
-__all__ = ["PPOLSTM", "Args", "ArgumentError", "Player", "main", "train"]
+__all__ = ["PPOLSTM", "Args", "ArgumentError", "PPOMemory", "Player", "main", "train"]
 
 
 @dataclass
@@ -151,7 +152,7 @@ def update(
     network: RecurrentNetwork,
     optimizer: torch.optim.Optimizer,
     batch: Rollout,
-    args: Args,
+    args: RecurrentPPOArgs,
     generator: torch.Generator,
     dist: DistContext | None = None,
 ) -> dict[str, float]:
@@ -210,7 +211,7 @@ class PPOLSTM(PPO):
     args_type: ClassVar[type[PPOArgs]] = Args
     recurrent = True
 
-    def __init__(self, args: Args, setup: Setup) -> None:
+    def __init__(self, args: RecurrentPPOArgs, setup: Setup) -> None:
         super().__init__(args, setup)
         self.state: State = self.network.initial_state(setup.num_envs)
         self.starts = torch.ones(setup.num_envs, dtype=torch.bool, device=setup.device)
@@ -229,6 +230,12 @@ class PPOLSTM(PPO):
     def update(self, batch: Rollout) -> dict[str, float]:
         """See the function of that name."""
         return update(self.network, self.optimizer, batch, self.args, self.generator, self.dist)
+
+
+class PPOMemory(PPOLSTM):
+    """PPO-LSTM under the name ``ppo``, which says nothing of a memory."""
+
+    args_type: ClassVar[type[PPOArgs]] = PPOMemoryArgs
 
 
 class Player(NetworkPolicy):

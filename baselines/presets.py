@@ -39,25 +39,34 @@ BASE: dict[str, Any] = {
 
 SHORT_HORIZON: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.9}
 
+
+def _recurrent(**values: Any) -> dict[str, Mapping[str, Any]]:
+    """Values for PPO with a memory, under both of its names."""
+    return {"ppo-lstm": values, "ppo": values}
+
+
+# An episode of 60 steps is 6 MB of bytes.
+EPISODES_OF_IMAGES: dict[str, Any] = {"buffer_episodes": 300, "checkpoint_buffer": False, "batch_episodes": 16}
+
 PRESETS: dict[str, Preset] = {
     # Robot tasks observed as vectors: PPO-MLP's defaults were chosen on them. The shaped reward gives a direction at every
     # step, so a short horizon learns faster: RememberColor3, seed 1, --total-timesteps 1500000, returned 7.4 on average
     # from step 188,416 to 200,704, but 5.5 with gamma 0.99 and lambda 0.95.
-    "robo-numbers": Preset(by_algorithm={"ppo-lstm": SHORT_HORIZON}),
+    "robo-numbers": Preset(by_algorithm=_recurrent(**SHORT_HORIZON)),
     # Robot tasks observed as images, which are slow to render and take much memory.
     "robo-pictures": Preset(
         {"num_envs": 16, "eval_num_envs": 10, "eval_episodes": 50},
-        {"ppo-lstm": {"num_minibatches": 4, **SHORT_HORIZON}},
+        {**_recurrent(num_minibatches=4, **SHORT_HORIZON), "dagger": EPISODES_OF_IMAGES, "bc": EPISODES_OF_IMAGES},
     ),
     # mikasa_base, vectors: short episodes with a reward at their end.
     "base-diagnostic": Preset(
         {**BASE, "num_steps": 128, "total_timesteps": 200_000},
-        {"ppo-lstm": {"num_minibatches": 4, "update_epochs": 4}, "ppo-mlp": {"hidden_sizes": (64, 64)}},
+        {**_recurrent(num_minibatches=4, update_epochs=4), "ppo-mlp": {"hidden_sizes": (64, 64)}},
     ),
     # mikasa_base, images.
     "base-complex": Preset(
         {**BASE, "num_envs": 16, "num_steps": 256, "learning_rate": 3e-4, "total_timesteps": 2_000_000},
-        {"ppo-lstm": {"num_minibatches": 4, "update_epochs": 4}, "ppo-mlp": {"hidden_sizes": (128,)}},
+        {**_recurrent(num_minibatches=4, update_epochs=4), "ppo-mlp": {"hidden_sizes": (128,)}},
     ),
 }
 

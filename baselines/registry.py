@@ -131,6 +131,12 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             f"{_HOME}.ppo_arguments:PPOLSTMArgs",
         ),
         AlgorithmSpec(
+            "ppo",
+            f"{_HOME}.ppo_lstm:PPOMemory",
+            "PPO with any memory; see --memory.",
+            f"{_HOME}.ppo_arguments:PPOMemoryArgs",
+        ),
+        AlgorithmSpec(
             "dagger",
             f"{_HOME}.dagger:DAgger",
             "The expert labels what the student does (DAgger).",
@@ -149,6 +155,7 @@ NETWORKS: dict[str, NetworkSpec] = {
         NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
         NetworkSpec("tokens", f"{_HOME}.token_policy:TokenPolicy", "Any memory, with objects as tokens."),
+        NetworkSpec("recurrent", f"{_HOME}.networks:RecurrentActorCritic", "A memory that they share; see --memory."),
     )
 }
 """Networks by name."""
@@ -157,8 +164,15 @@ MEMORIES: dict[str, MemorySpec] = {
     name: MemorySpec(name, f"{_HOME}.memory.{target}", help)
     for name, target, help in (
         ("none", "none:NoMemory", "No memory: an MLP of what is seen now."),
+        ("frame-stack", "frame_stack:FrameStack", "The last frames."),
         ("lstm", "lstm:LSTM", "Hochreiter and Schmidhuber, 1997."),
         ("gru", "gru:GRU", "Cho et al., 2014."),
+        ("mingru", "mingru:MinGRU", "Feng et al., 2024: gates that do not see the state, a parallel scan."),
+        ("lru", "lru:LRU", "Orvieto et al., 2023: a diagonal state-space model."),
+        ("ffm", "ffm:FFM", "Morad et al., 2023: fast and forgetful memory."),
+        ("shm", "shm:SHM", "Le et al., 2024: stable Hadamard memory."),
+        ("gtrxl", "gtrxl:GTrXL", "Parisotto et al., 2019: gated Transformer-XL."),
+        ("transformer", "transformer:Transformer", "Vaswani et al., 2017: causal, over the whole episode."),
     )
 }
 """Memory models by name. `use_memory` adds those that a user names as ``"module:Class"``, under that name."""
@@ -259,7 +273,7 @@ def use_memory(name: str) -> MemorySpec:
         EnvIdError: the module does not exist, or ``name`` is malformed.
     """
     if ":" in name and name not in MEMORIES:
-        from .memory.base import Memory
+        from mikasa_robo.baselines.memory.base import Memory
 
         attribute = import_named_module(name, "a memory")
         module = importlib.import_module(name.rpartition(":")[0])

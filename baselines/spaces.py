@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -114,7 +114,7 @@ class ObservationPart:
     scale: float = 1.0
     sizes: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
-    items: int = 0
+    items: int = field(default=0, compare=False)  # how a vector is read, not what is observed
 
     @property
     def width(self) -> int:

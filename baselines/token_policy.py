@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,8 +17,10 @@ from .networks import PolicyNetwork
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 
-__all__ = ["TokenPolicy"]
+__all__ = ["Embedded", "TokenPolicy"]
 
+Embedded: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
+"""What `TokenPolicy.embed` returns."""
 TOKENS = "tokens"
 """Key of the objects (..., K, 16 + C) in a normalised observation, see `encoders.token_features`."""
 JOINTS = "joints"
@@ -41,7 +43,7 @@ class TokenPolicy(PolicyNetwork):
         normalize_obs: whether numbers other than those of objects are normalised by their running statistics.
         memory: name of the memory, see `memory`.
         memory_size: its width.
-        memory_options: its other options.
+        memory_kwargs: its other options.
         token_size: E, size of a token.
         head_sizes: widths of the hidden layers of actor and critic.
         init_log_std: as `networks.ActorCritic`'s.
@@ -57,17 +59,14 @@ class TokenPolicy(PolicyNetwork):
         normalize_obs: bool = True,
         memory: str = "gru",
         memory_size: int = 128,
-        memory_options: Mapping[str, Any] | None = None,
+        memory_kwargs: Mapping[str, Any] | None = None,
         token_size: int = 64,
         head_sizes: Sequence[int] = (256, 256),
         init_log_std: float = -0.5,
     ) -> None:
-        whole = ObservationLayout.from_dict(obs_dim)
-        others = ObservationLayout(tuple(part for part in whole.parts if not part.items))
-        super().__init__(others, action_dim, normalize_obs, image_encoder=_image_encoder)
-        self.whole = whole
+        super().__init__(obs_dim, action_dim, normalize_obs, image_encoder=_image_encoder)
         self.token_size, self.head_sizes = token_size, tuple(head_sizes)
-        objects = [part for part in whole.parts if part.items]
+        objects = [part for part in self.layout.parts if part.items]
         self.num_objects = objects[0].items if objects else 0
         written = read = self.features  # sizes
         if objects:
@@ -76,7 +75,7 @@ class TokenPolicy(PolicyNetwork):
             self.pooling = TokenPooling(token_size)
             written += self.pooling.outputs
         self.trunk = relu_mlp(written, (memory_size,))
-        self.memory: Memory = make_memory(memory, memory_size, hidden_size=memory_size, **(memory_options or {}))
+        self.memory: Memory = make_memory(memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})})
         if objects:
             self.reading = TokenReading(self.memory.output_size + self.features, token_size)
             read += self.reading.outputs
@@ -91,23 +90,12 @@ class TokenPolicy(PolicyNetwork):
         parts = {part.name: part for part in observation.parts}
         if OBJECTS in parts and not parts[OBJECTS].items:
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
+        memory = args.memory, args.hidden_size, args.read_memory_kwargs()
+        token_size = getattr(args, "token_size", 64)  # PPO has no such argument
         try:
-            return cls(
-                observation,
-                action,
-                args.normalize_obs,
-                args.memory,
-                args.memory_size,
-                args.read_memory_kwargs(),
-                args.token_size,
-                args.head_sizes,
-                args.init_log_std,
-            )
-        except (TypeError, ValueError) as error:
-            given = " ".join(
-                ["--memory", args.memory, *(["--memory-kwargs", *args.memory_kwargs] if args.memory_kwargs else [])]
-            )
-            raise ArgumentError(f"{given}: {error}") from error
+            return cls(observation, action, args.normalize_obs, *memory, token_size, args.head_sizes, args.init_log_std)
+        except ValueError as error:
+            raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:
@@ -126,10 +114,9 @@ class TokenPolicy(PolicyNetwork):
         del memory["input_size"]
         return {
             **super().to_dict(),
-            "obs_dim": self.whole.to_dict(),
             "memory": name,
             "memory_size": size,
-            "memory_options": memory,
+            "memory_kwargs": memory,
             "token_size": self.token_size,
             "head_sizes": list(self.head_sizes),
         }
@@ -139,18 +126,12 @@ class TokenPolicy(PolicyNetwork):
         if not self.num_objects:
             return super().normalize(obs)
         assert isinstance(obs, dict)
-        others = super().normalize({name: value for name, value in obs.items() if name != OBJECTS})
+        others = super().normalize(obs)
         others = others if isinstance(others, dict) else {JOINED_VECTOR: others}
         objects = obs[OBJECTS].unflatten(-1, (self.num_objects, -1))
         return {**others, TOKENS: token_features(objects, obs[JOINTS][..., -7:])}
 
-    def update_normalizer(self, obs: Obs, dist: Any = None) -> None:
-        """Add raw observations (..., …) to the running statistics, if there are any."""
-        if isinstance(obs, dict):
-            obs = {name: value for name, value in obs.items() if name != OBJECTS}
-        super().update_normalizer(obs, dist)
-
-    def embed(self, normalized_obs: Obs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def embed(self, normalized_obs: Obs) -> Embedded:
         """The other parts (..., F), and where there are objects the tokens (..., K, E) and which are visible (..., K)."""
         if not self.num_objects:
             return self.encode(normalized_obs), None, None
@@ -159,7 +140,7 @@ class TokenPolicy(PolicyNetwork):
         others = self.encode({name: value for name, value in normalized_obs.items() if name != TOKENS})
         return others, self.tokens(objects), objects[..., 0] > 0.5
 
-    def write(self, embedded: tuple[Tensor, Tensor | None, Tensor | None]) -> Tensor:
+    def write(self, embedded: Embedded) -> Tensor:
         """What the memory is given, x (..., H), for what `embed` returned."""
         others, tokens, visible = embedded
         if tokens is not None and visible is not None:
@@ -167,7 +148,7 @@ class TokenPolicy(PolicyNetwork):
         written: Tensor = self.trunk(others)
         return written
 
-    def look(self, y: Tensor, embedded: tuple[Tensor, Tensor | None, Tensor | None]) -> Tensor:
+    def look(self, y: Tensor, embedded: Embedded) -> Tensor:
         """What actor and critic see (..., `head_inputs`): y (..., H), what it finds among the tokens, the other parts."""
         others, tokens, visible = embedded
         joined = torch.cat([y, others], dim=-1)

@@ -22,7 +22,10 @@ K, C, B, S = 5, 4, 3, 6
 
 
 def layout(images: bool = False, items: int = K) -> ObservationLayout:
-    parts = [ObservationPart("objects", "vector", (K * (8 + C),), items=items), ObservationPart("joints", "vector", (25,))]
+    parts = [
+        ObservationPart("objects", "vector", (K * (8 + C),), items=items),
+        ObservationPart("joints", "vector", (25,)),
+    ]
     if images:
         parts.append(ObservationPart("rgb", "image", (32, 32, 6), 1 / 255))
     return ObservationLayout((*parts, ObservationPart("prompt", "vector", (2,))))
@@ -81,7 +84,10 @@ def test_a_token_tells_where_an_object_is_and_nothing_of_a_hidden_one() -> None:
 def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int]) -> None:
     network, obs = policy(), observed(B)
     before, after = (network.embed(network.normalize(one)) for one in (obs, permuted(obs, order)))
-    assert before[1] is not None and after[1] is not None and before[2] is not None and after[2] is not None
+    assert before[1] is not None
+    assert after[1] is not None
+    assert before[2] is not None
+    assert after[2] is not None
     assert torch.allclose(after[1], before[1][:, order], atol=1e-6)  # equivariance
     assert torch.equal(after[2], before[2][:, order])
     assert torch.allclose(network.write(after), network.write(before), atol=1e-5)  # invariance
@@ -130,7 +136,7 @@ def test_step_by_step_equals_the_whole_sequence(memory: str) -> None:
     starts[0], starts[3, 1] = True, True
     with torch.no_grad():
         normalized: Any = network.normalize(obs)
-        means, values, last = network.forward_sequence(normalized, network.initial_state(B), starts)
+        means, values, _last = network.forward_sequence(normalized, network.initial_state(B), starts)
         state = network.initial_state(B)
         for t in range(S):
             now = {name: value[t] for name, value in normalized.items()}

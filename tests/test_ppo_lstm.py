@@ -110,7 +110,7 @@ def policy_for(env: GymnasiumVectorEnv, seed: int = 0) -> RecurrentActorCritic:
     """A small policy with weights of some size, so that a difference shows."""
     torch.manual_seed(seed)
     layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
-    policy = RecurrentActorCritic(layout, action, encoder_sizes=(16,), lstm_size=8, head_sizes=(16,))
+    policy = RecurrentActorCritic(layout, action, encoder_sizes=(16,), memory_size=8, head_sizes=(16,))
     with torch.no_grad():
         for parameter in policy.actor.parameters():
             parameter.normal_(std=0.5)

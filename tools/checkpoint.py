@@ -14,7 +14,7 @@ from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, load_network, read_policy
 from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.baselines.protocol import Policy
-from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_network
+from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_memory, use_network
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.env_ids import EnvIdError
 
@@ -77,8 +77,8 @@ def why_unfit(network: Any, env: Any) -> str | None:
     return None
 
 
-def import_foreign(algorithm: str | None, network: str | None) -> None:
-    """Import the modules that ``--algorithm`` and ``--network`` name as module:NAME, None for those not given.
+def import_foreign(algorithm: str | None, network: str | None, memory: str | None = None) -> None:
+    """Import the modules that ``--algorithm``, ``--network`` and ``--memory`` name as module:NAME, None for those not given.
 
     Raises:
         OptionError: a name is malformed or not registered, or there is no such module.
@@ -90,6 +90,9 @@ def import_foreign(algorithm: str | None, network: str | None) -> None:
         option = "--network"
         if network is not None:
             use_network(network)
+        option = "--memory"
+        if memory is not None:
+            use_memory(memory)
     except (EnvIdError, RegistryError) as error:
         raise OptionError(f"{option}: {error}") from error
 

@@ -64,6 +64,8 @@ class Args:
     """Only needed for an algorithm of your own, as module:NAME: a module is imported only where you name it."""
     network: str | None = None
     """Likewise for a network of your own."""
+    memory: str | None = None
+    """Likewise for a memory of your own, as module:Class."""
     episodes: int | None = None
     """Episodes of each checkpoint, 100 by default; episode k has the seed 2000000 + k."""
     protocol: Literal["fixed", "paper"] = "fixed"
@@ -108,7 +110,7 @@ def check(args: Args) -> list[Checkpoint]:
         if len(args.checkpoint) != PAPER_RUNS:
             count = len(args.checkpoint)
             raise OptionError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of different seeds")
-    import_foreign(args.algorithm, args.network)
+    import_foreign(args.algorithm, args.network, args.memory)
     checkpoints = [read_checkpoint(path) for path in args.checkpoint]
     first = checkpoints[0]
     for other in checkpoints[1:]:

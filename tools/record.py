@@ -54,6 +54,8 @@ class Options:
     """Only needed for a checkpoint of an algorithm of your own, as module:NAME."""
     network: str | None = None
     """Likewise for a network of your own."""
+    memory: str | None = None
+    """Likewise for a memory of your own, as module:Class."""
     episodes: int = 3
     """Number of episodes; episode k has the seed `seed` + k."""
     overlay: tuple[OverlayName, ...] = ("all",)
@@ -177,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from .playing import UnsuitablePolicyError, load_player
 
     try:
-        import_foreign(options.algorithm, options.network)
+        import_foreign(options.algorithm, options.network, options.memory)
         if options.policy not in POLICY_NAMES:
             found = str(find_policy_file(Path(options.policy)))
             if found != options.policy:  # the folder of a run

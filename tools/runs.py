@@ -144,7 +144,7 @@ def _read_run(folder: Path, into: Collection) -> None:
             path=folder,
             source="training",
             env_id=_task(content["env_id"], content.get("args") or {}),
-            algorithm=str(content["algorithm"]),
+            algorithm=_agent(content["algorithm"], content.get("args") or {}),
             seed=int(content["seed"]),
             steps=int(content["training_steps"]),
             wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,
@@ -167,6 +167,15 @@ def _read_run(folder: Path, into: Collection) -> None:
 def _task(env_id: Any, args: dict[str, Any]) -> str:
     own = " ".join(sorted(map(str, args.get("env_kwargs") or ())))
     return f"{split_env_id(str(env_id))[1]} {own}".strip()
+
+
+def _agent(algorithm: Any, args: dict[str, Any]) -> str:
+    """The algorithm, with its memory where it takes any."""
+    memory = args.get("memory")
+    if not isinstance(memory, str) or (algorithm, memory) == ("ppo-lstm", "lstm"):
+        return str(algorithm)
+    own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))
+    return f"{algorithm} {memory} {own}".strip()
 
 
 def _how_far(folder: Path) -> str:
@@ -192,7 +201,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 path=file,
                 source="eval",
                 env_id=_task(content["env_id"], entry["args"]),
-                algorithm=str(content["algorithm"]),
+                algorithm=_agent(content["algorithm"], entry["args"]),
                 seed=int(entry["seed"]),
                 steps=int(entry["training_steps"]),
                 wall_time=None,

@@ -79,8 +79,9 @@ def train_command(run: PlannedRun, run_dir: Path, resume: bool) -> list[str]:
     words = ["-m", "mikasa_robo.tools.cli", "train", run.algorithm]
     if resume:  # with the arguments that it was started with; a module is imported only where it is named
         named = ["--env-id", run.env_id] if run.env_id != run.task else []
-        if ":" in str(run.options.get("network")):
-            named += ["--network", str(run.options["network"])]
+        for name in ("network", "memory"):
+            if ":" in str(run.options.get(name)):
+                named += [f"--{name}", str(run.options[name])]
         return [*words, "--resume", str(run_dir), *named]
     words += run.arguments(run_dir)
     if "torch_threads" not in run.options:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..registry import MEMORIES, get_memory, use_memory
 
-__all__ = ["Memory", "State", "check_whole", "make_memory", "reset_rows"]
+__all__ = ["Memory", "State", "check_whole", "episode_ages", "make_memory", "reset_rows"]
 
 State: TypeAlias = dict[str, Tensor]
 """The state of a memory: a flat dict of tensors, the batch first. A memory without a state has an empty dict."""
@@ -141,3 +141,14 @@ def check_whole(memory: Memory, **values: int) -> None:
 def reset_rows(state: State, starts: Tensor) -> State:
     """``state`` with zeros in the rows where ``starts`` (N,) bool is True; no gradient passes there."""
     return {name: value.masked_fill(starts.view(-1, *[1] * (value.dim() - 1)), 0) for name, value in state.items()}
+
+
+def episode_ages(age: Tensor, starts: Tensor) -> Tensor:
+    """Steps (T, N) since the episode began, 0 where it begins.
+
+    Args:
+        age: (N,) int64, what this would be in the first step if no episode began there.
+        starts: (T, N) bool.
+    """
+    steps = torch.arange(len(starts), device=starts.device).unsqueeze(-1)  # (T, 1)
+    return steps - torch.where(starts, steps, -age).cummax(dim=0).values

@@ -24,7 +24,7 @@ class GRU(Recurrent):
         initialize_gates(self.gru, 3)
         with torch.no_grad():
             # The update gate starts near keeping the state, for the reason that the LSTM's forget gate starts open.
-            self.gru.bias_ih_l0[hidden_size : 2 * hidden_size] = 1.0
+            dict(self.gru.named_parameters())["bias_ih_l0"][hidden_size : 2 * hidden_size] = 1.0
 
     def initial_state(self, n: int) -> State:
         """See `Memory.initial_state`."""

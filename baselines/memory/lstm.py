@@ -24,7 +24,7 @@ class LSTM(Recurrent):
         initialize_gates(self.lstm, 4)
         with torch.no_grad():
             # The forget gate starts open, so that gradients reach back to a cue (Jozefowicz et al. 2015).
-            self.lstm.bias_ih_l0[hidden_size : 2 * hidden_size] = 1.0
+            dict(self.lstm.named_parameters())["bias_ih_l0"][hidden_size : 2 * hidden_size] = 1.0
 
     def initial_state(self, n: int) -> State:
         """See `Memory.initial_state`."""

@@ -1,0 +1,481 @@
+"""Learning from experts: labels, episodes, what the loss counts, and runs that are written and resumed as others."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
+from torch import Tensor
+
+import mikasa_robo
+from mikasa_robo.baselines.checkpoints import Checkpoints, load_policy, read_policy
+from mikasa_robo.baselines.command import main
+from mikasa_robo.baselines.dagger import BC, DAgger, Imitation, OracleReadout, imitation_loss, run_memory
+from mikasa_robo.baselines.dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
+from mikasa_robo.baselines.distributed import DistContext
+from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer, EpisodeCutter
+from mikasa_robo.baselines.loggers import EpisodeStats
+from mikasa_robo.baselines.memory import make_memory
+from mikasa_robo.baselines.protocol import Setup
+from mikasa_robo.core import observations
+from mikasa_robo.core.phases import CUE, RESPONSE
+from mikasa_robo.experts.policies import Expert
+from mikasa_robo.experts.registry import make_skill
+from mikasa_robo.rollouts import play_episodes
+
+CPU = torch.device("cpu")
+SMALL = {"memory_size": 16, "token_size": 16, "head_sizes": (16,)}
+ENV = "RememberColor3-v0"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def made(obs_mode: str = "objects+joints", n: int = 4, env_id: str = ENV, **kwargs: Any) -> Any:
+    """A batched task with automatic resets, as training has it."""
+    env = mikasa_robo.make_env(env_id, n, obs_mode=obs_mode, **kwargs)
+    return ManiSkillVectorEnv(env, record_metrics=True)
+
+
+def learner(env: Any, kind: type[Imitation] = DAgger, **changes: Any) -> Any:
+    args = kind.args_type(num_envs=env.num_envs, **{**SMALL, **changes})
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    spaces = env.single_observation_space, env.single_action_space
+    return kind(args, Setup(*spaces, env.num_envs, CPU, generator, DistContext(), env))
+
+
+# ---------------------------------------------------------------------------------------------------------- labels
+def test_on_the_experts_way_labels_are_its_actions() -> None:
+    env = made(arm="held")
+    algorithm = learner(env, BC, expert_noise=0.0, num_steps=35)
+    obs, _ = env.reset(seed=3)
+    algorithm.on_episode_start(torch.ones(4, dtype=torch.bool))
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    assert batch.over.sum() >= 4, "episodes end within the rollout, and others begin"
+
+    expert = Expert(make_skill(ENV, env.unwrapped))
+    labels: list[Tensor] = []
+
+    def act(obs: Any, info: Any) -> Tensor:
+        labels.append(expert.act(obs, info).clamp(-1, 1))
+        return labels[-1]
+
+    for step in play_episodes(env._env, act, 3, 60):
+        if step.t == 0:
+            expert.reset()
+    for i in range(4):
+        first = int(batch.over[:, i].nonzero()[0]) + 1
+        assert torch.equal(batch.labels[:first, i], torch.stack(labels)[:first, i])
+    env.close()
+
+
+def test_the_expert_is_asked_at_every_step_and_reset_where_episodes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = made()
+    algorithm = learner(env, num_steps=30, warm_start_steps=10**6, total_timesteps=2 * 10**6, expert_noise=0.0)
+    log: list[Any] = []
+    reset, act = Expert.reset, Expert.act
+
+    def logged_reset(self: Expert, env_idx: Tensor | None = None) -> None:
+        assert env_idx is not None
+        log.append(env_idx.tolist())
+        reset(self, env_idx)
+
+    def logged_act(self: Expert, obs: Any, info: Any) -> Tensor:
+        log.append("asked")
+        assert torch.equal(info["phase"], env.unwrapped.get_info()["phase"]), "the info of this very step"
+        return act(self, obs, info)
+
+    monkeypatch.setattr(Expert, "reset", logged_reset)
+    monkeypatch.setattr(Expert, "act", logged_act)
+    obs, _ = env.reset(seed=0)
+    algorithm.on_episode_start(torch.ones(4, dtype=torch.bool))
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    expected: list[Any] = [[0, 1, 2, 3]]
+    for over in batch.over:
+        expected += ["asked", over.nonzero().squeeze(1).tolist()]
+    assert log == [entry for entry in expected[:-1] if entry != []]
+    env.close()
+
+
+def test_what_counts_and_what_can_be_known() -> None:
+    """With a held arm no action counts before the response; the oracle can be told once the cue is over."""
+    for arm in ("held", "free"):
+        env = made(n=2, arm=arm)
+        algorithm = learner(env, num_steps=14, oracle_weight=0.1)
+        obs, info = env.reset(seed=0)
+        batch = algorithm.rollout(env, obs, EpisodeStats())
+        timeline = env.unwrapped.timeline
+        phases = timeline.phase(torch.arange(14))
+        counts = phases == RESPONSE if arm == "held" else torch.ones(14, dtype=torch.bool)
+        assert torch.equal(batch.carried, counts[:, None].expand(14, 2))
+        assert torch.equal(batch.known, (phases != CUE)[:, None].expand(14, 2))
+        assert torch.equal(batch.oracle[0], info["oracle_info"])
+        env.close()
+
+
+def test_a_student_of_another_mode_gets_the_same_labels() -> None:
+    env, other = made(n=2), made("state", n=2)
+    labels = []
+    for one in (env, other):
+        algorithm = learner(one, BC, num_steps=12, expert_noise=0.0)
+        obs, _ = one.reset(seed=5)
+        labels.append(algorithm.rollout(one, obs, EpisodeStats()).labels)
+        one.close()
+    assert torch.equal(*labels)
+
+
+def test_observe_shows_what_the_mode_would_show() -> None:
+    env, other = made(n=2), made("state", n=2)
+    obs, _ = env.reset(seed=5)
+    other.reset(seed=5)
+    shown = observations.observe(other.unwrapped, "objects", other.unwrapped.get_info())
+    assert set(shown) == set(obs)
+    assert all(torch.equal(shown[name], obs[name]) for name in obs)
+    with pytest.raises(ValueError, match="images"):
+        observations.observe(other.unwrapped, "rgb", {})
+    env.close()
+    other.close()
+
+
+def test_who_acts_follows_from_beta() -> None:
+    env = made(n=4)
+    args: dict[str, Any] = {
+        "warm_start_steps": 640,
+        "warm_start_updates": 1500,
+        "num_steps": 40,
+        "total_timesteps": 3200,
+        "beta_steps": 640,
+    }
+    algorithm = learner(env, **args, expert_noise=0.0)
+    betas = []
+    for step in range(0, 3200, 160):
+        algorithm.schedule(step / 3200)
+        betas.append(algorithm.beta())
+    assert betas == [1.0] * 4 + [1.0, 0.75, 0.5, 0.25] + [0.0] * 12
+    obs, _ = env.reset(seed=0)
+    algorithm.starts[:] = True
+    label = torch.full((4, 8), 0.5)
+    assert torch.equal(algorithm.act(obs, label, 1.0), label)
+    student = algorithm.act(obs, label, 0.0)
+    assert not (student == 0.5).any()
+    some = algorithm.act(obs, label, 0.5)
+    assert all(bool((row == 0.5).all()) or bool((row != 0.5).all()) for row in some), "a whole action, not a part of it"
+    # half of the warm start's gradient steps in half of its rollouts
+    due = []
+    for step in range(0, 800, 160):
+        algorithm.schedule(step / 3200)
+        due.append(algorithm.updates_due())
+    assert due == [375, 375, 375, 375, 100]
+    env.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- episodes
+def test_rollouts_are_cut_into_whole_episodes() -> None:
+    """Three environments with episodes of known lengths, over rollouts of seven steps."""
+    lengths = [[5, 5, 4, 7], [20, 1], [7, 7, 7]]
+    cutter, found = EpisodeCutter(3), []
+    total = 21
+    number, over = torch.zeros(total, 3, dtype=torch.int64), torch.zeros(total, 3, dtype=torch.bool)
+    for i, column in enumerate(lengths):
+        t = 0
+        for k, length in enumerate(column):
+            number[t : t + length, i] = 100 * i + k
+            over[t + length - 1, i] = True
+            t += length
+    for s in range(0, total, 7):
+        found += cutter.add(
+            {"id": number[s : s + 7], "t": torch.arange(s, s + 7)[:, None].expand(7, 3)}, over[s : s + 7]
+        )
+    counted = {int(episode["id"][0]): len(episode["id"]) for episode in found}
+    assert counted == {100 * i + k: length for i, column in enumerate(lengths) for k, length in enumerate(column)}
+    for episode in found:
+        assert len(episode["id"].unique()) == 1
+        assert torch.equal(episode["t"].diff(), torch.ones(len(episode["t"]) - 1, dtype=torch.int64))
+    assert [int(episode["t"][-1]) for episode in found] == sorted(int(episode["t"][-1]) for episode in found)
+
+
+def test_episodes_that_were_broken_off_are_forgotten() -> None:
+    cutter = EpisodeCutter(2)
+    assert cutter.add({"x": torch.zeros(3, 2)}, torch.zeros(3, 2, dtype=torch.bool)) == []
+    cutter.drop(torch.tensor([True, False]))
+    over = torch.tensor([[False, False], [True, True]])
+    assert sorted(len(episode["x"]) for episode in cutter.add({"x": torch.ones(2, 2)}, over)) == [2, 5]
+
+
+def test_a_buffer_keeps_the_newest_and_comes_back_from_a_checkpoint() -> None:
+    buffer = EpisodeBuffer(3)
+    buffer.episodes.extend(
+        {"x": torch.full((k,), float(k)), "b": torch.ones(k, 2, dtype=torch.uint8)} for k in (1, 2, 3, 4)
+    )
+    assert [len(episode["x"]) for episode in buffer.episodes] == [2, 3, 4]
+    again = EpisodeBuffer(3)
+    again.load_state_dict(buffer.state_dict())
+    assert len(again) == 3
+    for one, two in zip(buffer.episodes, again.episodes, strict=True):
+        assert all(torch.equal(one[name], two[name]) and one[name].dtype == two[name].dtype for name in one)
+    empty = EpisodeBuffer(3)
+    empty.load_state_dict(EpisodeBuffer(3).state_dict())
+    assert len(empty) == 0
+
+
+def test_minibatches_are_fair_to_short_and_long_episodes() -> None:
+    buffer = EpisodeBuffer(10)
+    buffer.episodes.extend({"x": torch.full((k,), float(k))} for k in (5, 10, 50))
+    drawn = list(buffer.minibatches(200, 4, torch.Generator().manual_seed(0)))
+    assert len(drawn) == 200
+    assert all(len(episodes) == 4 for episodes, _ in drawn)
+    counts = torch.tensor([sum(len(e["x"]) == k for episodes, _ in drawn for e in episodes) for k in (5, 10, 50)])
+    assert (counts / counts.sum() - 1 / 3).abs().max() < 0.06
+    # over a group of minibatches, the steps that losses are divided by add up to those that are there
+    for k in range(0, 200, 8):
+        group = drawn[k : k + 8]
+        assert sum(mean for _, mean in group) == pytest.approx(sum(len(e["x"]) for es, _ in group for e in es))
+
+
+# ---------------------------------------------------------------------------------------------------------- the loss
+def episodes_of(env: Any, lengths: list[int], oracle: Tensor | None = None) -> list[Episode]:
+    g = torch.Generator().manual_seed(1)
+    width = env.single_observation_space["objects"].shape[0]
+    found = []
+    for k, length in enumerate(lengths):
+        objects = torch.randn(length, width, generator=g)
+        carried = torch.arange(length) >= 2
+        found.append(
+            {
+                "obs/objects": objects.unflatten(-1, (3, -1)).index_fill(-1, torch.tensor([0]), 1.0).flatten(1),
+                "obs/joints": torch.randn(length, 25, generator=g),
+                "labels": torch.rand(length, 8, generator=g) * 2 - 1,
+                "carried": carried,
+                "known": carried.clone(),
+                "oracle": torch.full((length, 1), k % 3) if oracle is None else oracle.expand(length, -1),
+            }
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def small_env() -> Any:
+    env = made(n=1, arm="held")
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize("loss", ["huber", "mse"])
+def test_a_minibatch_is_the_sum_of_its_episodes_and_padding_is_nothing(small_env: Any, loss: str) -> None:
+    algorithm = learner(small_env, loss=loss, oracle_weight=0.3)
+    episodes = episodes_of(small_env, [4, 9, 6])
+    together, figures = imitation_loss(algorithm.learner, episodes, 19.0, algorithm.args)
+    alone = [imitation_loss(algorithm.learner, [one], 19.0, algorithm.args) for one in episodes]
+    assert torch.allclose(together, torch.stack([value for value, _ in alone]).sum(), atol=1e-6)
+    assert torch.allclose(figures, torch.stack([value for _, value in alone]).sum(dim=0), atol=1e-6)
+    assert figures[3] == pytest.approx((2 + 7 + 4) / 19)
+
+
+def test_actions_that_are_not_carried_out_do_not_count(small_env: Any) -> None:
+    algorithm = learner(small_env)
+    episodes = episodes_of(small_env, [6, 8])
+    before = imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)[0]
+    episodes[0]["labels"][:2] += 5.0
+    assert imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)[0] == before
+    episodes[0]["labels"][2] += 5.0
+    assert imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)[0] > before + 0.01
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_the_read_out_teaches_the_memory_and_leaves_the_action_alone(small_env: Any, continuous: bool) -> None:
+    algorithm = learner(small_env, oracle_weight=1.0)
+    oracle = torch.tensor([[0.3, -2.0]]) if continuous else torch.tensor([[2]])
+    algorithm.learner.readout = OracleReadout(16, oracle, 3)
+    episodes = episodes_of(small_env, [6, 8], oracle)
+    for episode in episodes:
+        episode["carried"][:] = False  # nothing but the read-out
+    loss, figures = imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)
+    loss.backward()
+    network = algorithm.network
+    assert figures[0] == 0.0
+    assert all(parameter.grad.abs().sum() > 0 for parameter in network.memory.parameters())
+    assert all(p.grad is None or not p.grad.any() for p in [*network.actor.parameters(), *network.critic.parameters()])
+
+
+def test_an_oracle_read_out_learns_what_the_memory_holds() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(256, 8)
+    for oracle in (y[:, :1].gt(0).long(), 3.0 * y[:, :2] + 1.0):
+        readout = OracleReadout(8, oracle, 2)
+        readout.normalizer.update(oracle.float())
+        optimizer = torch.optim.Adam(readout.parameters(), lr=0.05)
+        first = readout(y, oracle)[1].mean()
+        for _ in range(60):
+            optimizer.zero_grad()
+            readout(y, oracle)[0].mean().backward()
+            optimizer.step()
+        assert readout(y, oracle)[1].mean() > 0.9 > first
+
+
+def test_truncated_backpropagation_changes_gradients_only() -> None:
+    torch.manual_seed(0)
+    memory = make_memory("gru", 4, hidden_size=8)
+    x = torch.randn(10, 3, 4, requires_grad=True)
+    whole, cut = run_memory(memory, x, 0), run_memory(memory, x, 4)
+    assert torch.allclose(whole, cut, atol=1e-6)
+    (far,) = torch.autograd.grad(whole[-1].sum(), x, retain_graph=True)
+    (near,) = torch.autograd.grad(cut[-1].sum(), x)
+    assert far[0].any()
+    assert not near[:8].any()
+    assert torch.allclose(near[8:], far[8:], atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------- runs
+ARGV = shlex.split(
+    f"--env-id {ENV} --env-kwargs arm=held response_steps=20 --num-envs 4 --num-steps 16 --total-timesteps 384 "
+    "--warm-start-steps 192 --warm-start-updates 3 --updates-per-rollout 2 --batch-episodes 3 --memory-size 16 "
+    "--token-size 16 --head-sizes 16 --checkpoint-every 64 --eval-every 192 --eval-episodes 2 --eval-num-envs 2 "
+    "--no-video --torch-threads 1 --exact-resume --oracle-weight 0.1"
+)
+
+
+def rows_of(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "progress.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_a_run_writes_its_files_and_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Episodes of 30 steps, and new ones at each checkpoint: these are whole only if nothing is broken off before.
+    argv = [word if word != "64" else "192" for word in ARGV]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main("dagger", [*argv, "--run-dir", str(whole)]) == 0
+    rows = rows_of(whole)
+    assert len(rows) == 6
+    assert [float(row["imitation/beta"]) for row in rows] == [1.0] * 3 + [0.0] * 3
+    assert {
+        "step",
+        "train/success_once",
+        "loss/action",
+        "loss/oracle",
+        "imitation/oracle_told",
+        "learning_rate",
+    } <= set(rows[-1])
+    assert float(rows[-1]["imitation/total_updates"]) == 3 + 3 * 2
+    assert float(rows[-1]["imitation/buffer_episodes"]) >= 4
+    result = json.loads((whole / "final_eval.json").read_text())
+    assert result["algorithm"] == "dagger"
+    assert result["args"]["oracle_weight"] == 0.1
+    assert result["training_steps"] == 384
+    assert list(whole.glob("events.out.tfevents*")) or list(whole.glob("**/events.out.tfevents*"))
+
+    rollout, done = DAgger.rollout, []
+
+    def breaks(*args: Any) -> Any:
+        done.append(1)
+        if len(done) > 5:
+            raise RuntimeError("the power went out")
+        return rollout(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DAgger, "rollout", breaks)
+        with pytest.raises(RuntimeError, match="power"):
+            main("dagger", [*argv, "--run-dir", str(broken)])
+    assert Checkpoints.load_newest(broken)["step"] == 192
+    assert main("dagger", ["--resume", str(broken)]) == 0
+    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, broken))
+    for name, value in one["state_dict"].items():
+        assert torch.equal(two["state_dict"][name], value), name
+    last, other = (Checkpoints.load_newest(path)["algorithm_state"] for path in (whole, broken))
+    assert torch.equal(last["buffer"]["lengths"], other["buffer"]["lengths"])
+    assert last["updates"] == other["updates"] == 9
+
+    # as any other policy
+    policy = load_policy(broken / "checkpoint.pt")
+    env = made(n=2)
+    obs, _ = env.reset(seed=0)
+    policy.on_episode_start()
+    first = policy.act(obs)
+    assert first.shape == (2, 8)
+    env.close()
+
+
+def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
+    argv = [word for word in ARGV if word not in ("--exact-resume",)]
+    for name in ("--warm-start-steps", "--warm-start-updates"):
+        del argv[argv.index(name) : argv.index(name) + 2]
+    assert (
+        main("bc", [*argv, "--total-timesteps", "128", "--checkpoint-every", "0", "--run-dir", str(tmp_path / "a")])
+        == 0
+    )
+    assert [float(row["imitation/beta"]) for row in rows_of(tmp_path / "a")] == [1.0, 1.0]
+    assert json.loads((tmp_path / "a" / "final_eval.json").read_text())["algorithm"] == "bc"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--env-id MemoryLengthEasy-v0", "has no expert"),
+        ("--env-id RememberColor3-v0 --num-workers 2", "--num-workers 2"),
+        ("--control-mode pd_ee_delta_pose", "--control-mode pd_ee_delta_pose"),
+        ("--batch-episodes 0", "--batch-episodes 0"),
+        ("--bptt -1", "--bptt -1"),
+        ("--expert-noise -0.1", "--expert-noise -0.1"),
+        ("--huber-delta 0", "--huber-delta 0"),
+        ("--memory gnu", "gnu"),
+        ("--memory-kwargs depth", "--memory-kwargs depth"),
+        ("--network mlp", "--network mlp"),
+        ("--network lstm", "--network lstm"),
+        ("--warm-start-steps 200000", "--warm-start-steps 200000 is more than"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    argv: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main("dagger", [*shlex.split(argv), "--num-envs", "2", "--run-dir", str(tmp_path / "a")]) == 2
+    told = capfd.readouterr().err.strip().splitlines()[-1]
+    assert message in told
+    assert not (tmp_path / "a").exists()
+
+
+def test_mistakes_can_be_ignored_in_training_alone() -> None:
+    env = made(n=2)
+    learner(env, ignore_mistakes=True)
+    assert env.unwrapped.on_mistake == "ignore"
+    env.close()
+    assert DAggerArgs.default_obs == BCArgs.default_obs == ImitationArgs.default_obs == "objects+joints"
+
+
+@pytest.mark.slow
+def test_a_short_run_learns(tmp_path: Path) -> None:
+    """After 250 gradient steps the student's actions are far nearer to the expert's than any constant action."""
+    env = made(n=16, arm="held")
+    algorithm = learner(
+        env, memory_size=32, token_size=32, head_sizes=(64,), num_steps=40, total_timesteps=1280, anneal_lr=False
+    )
+    algorithm.args.warm_start_steps, algorithm.args.warm_start_updates = 640, 200
+    obs, _ = env.reset(seed=0)
+    figures = []
+    for step in (0, 640):
+        algorithm.schedule(step / 1280)
+        batch = algorithm.rollout(env, obs, EpisodeStats())
+        obs = batch.last_obs
+        algorithm.network.update_normalizer(batch.obs)
+        algorithm.args.updates_per_rollout = 50
+        figures.append(algorithm.update(batch))
+    env.close()
+    episodes = list(algorithm.buffer.episodes)
+    labels = torch.cat([episode["labels"][episode["carried"]] for episode in episodes])
+    constant = torch.nn.functional.huber_loss(labels, labels.mean(dim=0).expand_as(labels), delta=0.5) / 0.5
+    with torch.no_grad():
+        count = float(sum(int(episode["carried"].sum()) for episode in episodes))
+        loss = imitation_loss(algorithm.learner, episodes, count, algorithm.args)[0]
+    assert loss < 0.35 * constant
+    assert figures[1]["loss/action"] < figures[0]["loss/action"]

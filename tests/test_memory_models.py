@@ -1,0 +1,363 @@
+"""The memory models: steps and sequences agree, resets forget, states can be picked, checkpoints rebuild, and they learn."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_ppo_lstm import clocks
+
+from mikasa_robo.baselines import ppo_lstm
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy
+from mikasa_robo.baselines.loggers import EpisodeStats
+from mikasa_robo.baselines.memory import MEMORIES, Memory, State, make_memory
+from mikasa_robo.baselines.memory.base import episode_ages
+from mikasa_robo.baselines.memory.scan import linear_scan, log_scan
+from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.registry import RegistryError
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
+from mikasa_robo.tools import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gtrxl": {"window": 6, "heads": 2},
+    "transformer": {"window": 9, "heads": 2},
+    "shm": {"memory_size": 6},
+    "ffm": {"memory_size": 6},
+}
+"""Small windows, so that a sequence is longer than they are."""
+CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
+every_model = pytest.mark.parametrize("name", list(MEMORIES))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.set_default_dtype(dtype)
+
+
+def make(name: str, seed: int = 0, **options: Any) -> Memory:
+    torch.manual_seed(seed)
+    return make_memory(name, 5, hidden_size=16, **{**OPTIONS.get(name, {}), **options})
+
+
+def used_state(memory: Memory, n: int) -> State:
+    """A state in the middle of episodes of different ages."""
+    starts = torch.zeros(12, n, dtype=torch.bool)
+    starts[torch.arange(n) % 7, torch.arange(n)] = True
+    with torch.no_grad():
+        return memory.forward_sequence(torch.randn(12, n, 5), memory.initial_state(n), starts)[1]
+
+
+def assert_same_state(one: State, other: State) -> None:
+    assert list(one) == list(other)
+    for name, value in one.items():
+        torch.testing.assert_close(value, other[name], **CLOSE)
+
+
+# ---------------------------------------------------------------------- the interface
+@every_model
+def test_steps_give_what_the_sequence_gives(name: str) -> None:
+    memory = make(name)
+    for steps, share in ((40, 0.1), (1, 0.5), (7, 0.0)):
+        x, starts = torch.randn(steps, 4, 5), torch.rand(steps, 4) < share
+        state = used_state(memory, 4)
+        before = {name: value.clone() for name, value in state.items()}
+        y, after = memory.forward_sequence(x, state, starts)
+        assert y.shape == (steps, 4, memory.output_size)
+        one_by_one, last = Memory.forward_sequence(memory, x, state, starts)  # calls `step`
+        torch.testing.assert_close(one_by_one, y, **CLOSE)
+        assert_same_state(last, after)
+        assert all(torch.equal(state[name], value) for name, value in before.items()), "the state passed in stays"
+
+
+@every_model
+def test_a_reset_inside_a_sequence_equals_two_sequences(name: str) -> None:
+    memory = make(name)
+    x, starts, state = torch.randn(30, 3, 5), torch.zeros(30, 3, dtype=torch.bool), used_state(memory, 3)
+    starts[11, :2] = True  # not in the third
+    y, last = memory.forward_sequence(x, state, starts)
+    first, between = memory.forward_sequence(x[:11], state, starts[:11])
+    second, after = memory.forward_sequence(x[11:], memory.initial_state(3), torch.zeros_like(starts[11:]))
+    torch.testing.assert_close(y[:11], first, **CLOSE)
+    torch.testing.assert_close(y[11:, :2], second[:, :2], **CLOSE)
+    assert_same_state({k: v[:2] for k, v in last.items()}, {k: v[:2] for k, v in after.items()})
+    going_on, kept = memory.forward_sequence(x[11:], between, torch.zeros_like(starts[11:]))
+    torch.testing.assert_close(y[11:, 2:], going_on[:, 2:], **CLOSE)
+    assert_same_state({k: v[2:] for k, v in last.items()}, {k: v[2:] for k, v in kept.items()})
+
+
+@every_model
+def test_gradients_stop_at_a_reset_and_nowhere_else(name: str) -> None:
+    memory = make(name)
+    x = torch.randn(6, 2, 5, requires_grad=True)
+    state = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in used_state(memory, 2).items()}
+    starts = torch.zeros(6, 2, dtype=torch.bool)
+    starts[3] = True
+    for run in (memory.forward_sequence, lambda *args: Memory.forward_sequence(memory, *args)):
+        y, _ = run(x, state, starts)
+        leaves = [x, *(v for v in state.values() if v.is_floating_point())]
+        early, *of_state = torch.autograd.grad(y[2].square().sum(), leaves, retain_graph=True, allow_unused=True)
+        late, *none = torch.autograd.grad(y[5].square().sum(), leaves, allow_unused=True)
+        reach = [bool((gradient != 0).any()) for gradient in (*early, *late)]
+        if name == "none":
+            assert reach == [False, False, True, *[False] * 3, *[False] * 5, True]
+        else:
+            window = make(name).options.get("frames", 6)
+            assert reach[:6] == [t >= 3 - window for t in range(3)] + [False] * 3
+            assert reach[6:] == [False] * 3 + [True] * 3
+            assert any(bool((gradient != 0).any()) for gradient in of_state if gradient is not None)
+        assert not any(bool((gradient != 0).any()) for gradient in none if gradient is not None)
+
+
+@every_model
+def test_rows_of_a_state_can_be_picked_and_exchanged(name: str) -> None:
+    memory = make(name)
+    state, x = used_state(memory, 5), torch.randn(8, 5, 5)
+    assert all(value.shape[0] == 5 for value in state.values())
+    assert sum(value[0].numel() for value in state.values()) == memory.state_size()
+    none = torch.zeros(8, 5, dtype=torch.bool)
+    rows = torch.tensor([3, 0])
+    part, _ = memory.forward_sequence(x[:, rows], {k: v[rows] for k, v in state.items()}, none[:, rows])
+    torch.testing.assert_close(part, memory.forward_sequence(x, state, none)[0][:, rows], **CLOSE)
+
+
+@every_model
+def test_plain_values_rebuild_a_memory(name: str) -> None:
+    memory = make(name)
+    values = json.loads(json.dumps(memory.to_dict()))
+    assert values["name"] == name
+    assert {**values, **OPTIONS.get(name, {})} == values
+    again = Memory.from_dict(values)
+    again.load_state_dict(memory.state_dict())
+    assert type(again) is type(memory)
+    x, starts = torch.randn(9, 2, 5), torch.rand(9, 2) < 0.2
+    y, _ = again.forward_sequence(x, again.initial_state(2), starts)
+    assert torch.equal(y, memory.forward_sequence(x, memory.initial_state(2), starts)[0])
+
+
+@every_model
+def test_a_thousand_steps_in_float32_are_those_in_float64(name: str) -> None:
+    """With inputs that drive gates to their ends, and weights as training may leave them."""
+    memory = make(name)
+    with torch.no_grad():
+        for parameter in memory.parameters():
+            parameter.mul_(1.5)
+    x, starts = 3 * torch.randn(1000, 2, 5), torch.zeros(1000, 2, dtype=torch.bool)
+    starts[400, 1] = True
+    y, state = memory.forward_sequence(x, memory.initial_state(2), starts)
+    y.square().mean().backward()
+    assert bool(y.isfinite().all())
+    assert all(bool(value.isfinite().all()) for value in state.values())
+    gradients = [parameter.grad for parameter in memory.parameters() if parameter.grad is not None]
+    assert gradients
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+    torch.set_default_dtype(torch.float64)
+    exact = Memory.from_dict(memory.to_dict())
+    exact.load_state_dict(memory.state_dict())
+    expected, _ = exact.forward_sequence(x.double(), exact.initial_state(2), starts)
+    torch.testing.assert_close(y.double(), expected, atol=2e-3, rtol=2e-3)
+
+
+@every_model
+def test_a_step_waits_for_no_number(name: str) -> None:
+    """Tensors of the meta device have no numbers: what reads one on the host, as a GPU would have to wait for, fails."""
+    with torch.device("meta"):
+        memory = make(name)
+        state = memory.initial_state(3)
+        for _ in range(2):
+            y, state = memory.step(torch.empty(3, 5), state, torch.empty(3, dtype=torch.bool))
+    assert y.shape == (3, memory.output_size)
+    assert memory.device.type == y.device.type == "meta"
+    assert all(value.device.type == "meta" for value in state.values())
+
+
+@every_model
+def test_what_is_remembered_after_how_long(name: str) -> None:
+    memory = make(name, **({"memory_size": 32} if name == "shm" else {}))  # or a query may be 0
+    x = torch.randn(30, 1, 5)
+    other = torch.cat([torch.randn(1, 1, 5), x[1:]])
+    starts = torch.zeros(30, 1, dtype=torch.bool)
+    outputs = [memory.forward_sequence(each, memory.initial_state(1), starts)[0] for each in (x, other)]
+    differs = (outputs[0] != outputs[1]).flatten(1).any(dim=1).tolist()
+    reach = {"none": 1, "frame-stack": 4, "transformer": 19, "gtrxl": 13}.get(name, 30)  # two layers reach twice as far
+    assert differs == [t < reach for t in range(30)]
+
+
+# ---------------------------------------------------------------------- parts
+def test_scans_are_the_recurrence() -> None:
+    for steps in (1, 2, 3, 8, 13):
+        a, b, initial = torch.rand(steps, 4), torch.rand(steps, 4) + 0.1, torch.rand(4)
+        a[steps // 2, 1] = 0.0
+        expected, state = [], initial
+        for t in range(steps):
+            state = a[t] * state + b[t]
+            expected.append(state)
+        torch.testing.assert_close(linear_scan(a, b, initial), torch.stack(expected))
+        torch.testing.assert_close(log_scan(a.log().clamp_min(-1e4), b.log(), initial), torch.stack(expected))
+        turning = torch.polar(a, b)
+        found = linear_scan(turning, b.to(turning.dtype), initial.to(turning.dtype))
+        torch.testing.assert_close(found[-1], turning[-1] * (found[-2] if steps > 1 else initial) + b[-1])
+
+
+def test_ages_count_from_the_start_of_an_episode() -> None:
+    starts = torch.tensor([[0, 1], [0, 0], [1, 0], [0, 0]], dtype=torch.bool)
+    assert episode_ages(torch.tensor([5, 5]), starts).T.tolist() == [[5, 6, 0, 1], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"name": "gru", "sise": 3}, "the memory 'gru' has no option sise; it takes hidden_size"),
+        ({"name": "gru", "hidden_size": 0}, "GRU: hidden_size 0 cannot be used"),
+        ({"name": "gtrxl", "hidden_size": 30}, "GTrXL: hidden_size 30 is no multiple of 2 x heads 4"),
+        ({"name": "lru", "max_radius": 1.0}, r"LRU: .* use 0 <= min_radius < max_radius < 1"),
+        ({"name": "frame-stack", "frames": 2.5}, "FrameStack: frames 2.5 cannot be used"),
+        ({"name": "grue"}, "there is no memory 'grue'; use one of none, frame-stack, lstm"),
+        ({"name": "json:JSONDecoder"}, "it does not derive from mikasa_robo.baselines.memory.Memory"),
+        ({"name": "json:Nothing"}, "there is no such class"),
+        ({"name": "no_such_module:X"}, "there is no module 'no_such_module'"),
+    ],
+)
+def test_a_wrong_memory_is_named_with_the_fix(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_memory(input_size=4, **words)
+
+
+def test_a_name_from_a_file_imports_nothing() -> None:
+    with pytest.raises(RegistryError, match="imported only if you name it; add --memory antigravity:Memory"):
+        Memory.from_dict({"name": "antigravity:Memory", "input_size": 2})
+    assert "antigravity" not in sys.modules
+
+
+# ---------------------------------------------------------------------- in PPO
+@every_model
+def test_a_replayed_rollout_gives_what_was_recorded(name: str) -> None:
+    env = clocks(4, simple=True)
+    torch.manual_seed(0)
+    layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
+    options = {**OPTIONS.get(name, {}), "hidden_size": 8}
+    network = RecurrentActorCritic(layout, action, (16,), head_sizes=(16,), memory=name, memory_kwargs=options)
+    obs, _ = env.reset(seed=0)
+    starts, state, generator = (
+        torch.ones(4, dtype=torch.bool),
+        network.initial_state(4),
+        torch.Generator().manual_seed(1),
+    )
+    for _ in range(2):
+        batch = ppo_lstm.rollout(env, network, obs, starts, state, 15, generator, EpisodeStats())
+        obs, starts, state = batch.last_obs, batch.last_starts, batch.last_state
+    for envs in (torch.arange(4), torch.tensor([2, 0])):
+        picked = map_tensors(lambda x: x[:, envs], network.normalize(batch.obs))  # noqa: B023
+        first: Any = map_tensors(lambda x: x[envs], batch.state)  # noqa: B023
+        distribution, values, _ = network.forward_sequence(picked, first, batch.starts[:, envs])
+        torch.testing.assert_close(distribution.log_prob(batch.actions[:, envs]), batch.log_probs[:, envs], **CLOSE)
+        torch.testing.assert_close(values, batch.values[:, envs], **CLOSE)
+
+
+def test_weights_of_an_earlier_version_are_found() -> None:
+    network = RecurrentActorCritic(3, 1, (4,), 4, (4,))
+    old = {name.replace("memory.lstm.", "lstm."): value for name, value in network.state_dict().items()}
+    assert "lstm.weight_ih_l0" in old
+    values = network.to_dict()
+    shape = {k: v for k, v in values.items() if not k.startswith("memory")} | {"lstm_size": 4}
+    again = RecurrentActorCritic.from_dict(shape)
+    again.load_state_dict(old)
+    obs, starts = torch.randn(2, 3), torch.zeros(2, dtype=torch.bool)
+    assert torch.equal(
+        again.step(obs, again.initial_state(2), starts)[1], network.step(obs, network.initial_state(2), starts)[1]
+    )
+
+
+WORDS = (
+    "--env-id MemoryLengthEasy-v0 --preset none --num-envs 4 --num-steps 16 --total-timesteps 128 --no-video "
+    "--num-minibatches 2 --update-epochs 1 --eval-episodes 2 --eval-num-envs 2 --stagger-groups 2 --torch-threads 1 "
+    "--encoder-sizes 8 --head-sizes 8"
+)
+SMALL = WORDS.split()
+
+
+def documented_example() -> str:
+    """The module of the section about a memory of one's own."""
+    text = (ROOT / "docs" / "baselines.md").read_text()
+    (block,) = re.findall(r"```python\n(# my_memories\.py\n.*?)```", text, re.DOTALL)
+    return block
+
+
+def test_the_documented_memory_of_ones_own_trains_resumes_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_memories.py").write_text(documented_example())
+    monkeypatch.syspath_prepend(tmp_path)
+    (documented,) = re.findall(r"mikasa train ppo --memory (my_memories:\w+)", (ROOT / "docs/baselines.md").read_text())
+    run = tmp_path / "run"
+    own = ["--memory", documented, "--checkpoint-every", "64"]
+    assert cli.main(["train", "ppo", *SMALL, *own, "--memory-size", "8", "--run-dir", str(run)]) == 0
+    assert load_policy(run).act(torch.zeros(2, load_network(run).layout.width)).shape[0] == 2
+
+    MEMORIES.pop(documented)
+    sys.modules.pop("my_memories")
+    with pytest.raises(CheckpointError, match=f"add --memory {documented}"):
+        load_network(run)
+    evaluated = ["eval", "--checkpoint", str(run), "--episodes", "2", "--out", str(tmp_path / "e.json")]
+    assert cli.main(evaluated) == 2
+    assert f"add --memory {documented}" in capsys.readouterr().err
+    (run / "final_eval.json").unlink()
+    (run / "resume-000000000128.pt").unlink()
+    assert cli.main(["train", "ppo", "--resume", str(run)]) == 2
+    assert f"add --memory {documented}" in capsys.readouterr().err
+    assert "my_memories" not in sys.modules
+    assert cli.main([*evaluated, "--memory", documented]) == 0
+    assert cli.main(["train", "ppo", "--resume", str(run), "--memory", documented]) == 0
+    assert json.loads((run / "final_eval.json").read_text())["training_steps"] == 128
+    MEMORIES.pop(documented)
+    sys.modules.pop("my_memories")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--memory grue", "there is no memory 'grue'"),
+        ("--memory gtrxl --memory-size 30", "--memory gtrxl: GTrXL: hidden_size 30 is no multiple"),
+        ("--memory gru --memory-kwargs sise=3", "--memory gru sise=3: the memory 'gru' has no option sise"),
+        ("--memory gru --memory-kwargs sise", "--memory-kwargs sise is not NAME=VALUE"),
+    ],
+)
+def test_a_wrong_option_is_named_and_nothing_is_made(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "ppo", *SMALL, *words.split(), "--run-dir", str(tmp_path / "run")]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------- what the docs say
+def test_the_table_of_models_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "baselines.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \|.*\| ([\d,]+ \| [\d,]+) \|$", text, re.MULTILINE))
+    found = {}
+    for name in MEMORIES:
+        memory = make_memory(name, 128)
+        parameters = sum(parameter.numel() for parameter in memory.parameters())
+        found[name] = f"{memory.state_size():,} | {parameters:,}"
+    assert rows == found
+
+
+# ---------------------------------------------------------------------- they learn
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gru", "mingru"])
+def test_ppo_learns_a_memory_task(name: str, tmp_path: Path) -> None:
+    """The cue of the first step is asked for in the last; without memory the return is 0 on average."""
+    run = tmp_path / "run"
+    words = f"--memory {name} --env-id MemoryLengthEasy-v0 --total-timesteps 30000 --torch-threads 1 --no-video"
+    assert cli.main(["train", "ppo", *words.split(), "--eval-every", "0", "--run-dir", str(run)]) == 0
+    assert json.loads((run / "final_eval.json").read_text())["final"]["return"] > 0.8
