@@ -27,7 +27,8 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core import observations
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.phases import CUE, RESPONSE
-from mikasa_robo.experts.policies import OBS_MODE, Expert
+from mikasa_robo.experts.makers import PolicyName, policy_maker
+from mikasa_robo.experts.policies import OBS_MODE, Policy
 from mikasa_robo.experts.registry import has_skill, make_skill
 
 from . import training
@@ -52,7 +53,7 @@ OBS = "obs/"
 
 
 class Labeler:
-    """The expert of a task, asked at every step of a batch of N environments, whoever acts in them.
+    """The expert of a task, or another scripted policy, asked at every step of a batch, whoever acts in it.
 
     It must be asked at every step: experts have stages, which go on when they are asked.
 
@@ -60,17 +61,19 @@ class Labeler:
         env_id: the ID of the task.
         task: the environment.
         seed: of the expert.
+        teacher: name of the policy, see `mikasa_robo.experts.makers`.
 
     Raises:
         ArgumentError: the task has no expert.
     """
 
-    def __init__(self, env_id: str, task: MemoryEnv[Any], seed: int) -> None:
+    def __init__(self, env_id: str, task: MemoryEnv[Any], seed: int, teacher: PolicyName = "expert") -> None:
         if not has_skill(env_id):
             known = ", ".join(sorted(name for name in CATALOG if has_skill(name)))
             raise ArgumentError(f"--env-id {env_id} has no expert to learn from; use one of {known}")
         self.task = task
-        self._expert = Expert(make_skill(env_id, task), seed)
+        make: Any = policy_maker(teacher)  # the policies take a seed, too
+        self._expert: Policy = make(make_skill(env_id, task), seed=seed)
 
     def reset(self, starts: Tensor) -> None:
         """Episodes begin where ``starts`` (N,) bool is True."""
@@ -243,7 +246,7 @@ class Imitation:
         self.task: MemoryEnv[Any] = task
         if args.ignore_mistakes:
             task.on_mistake = "ignore"  # of the training environments only
-        self.labeler = Labeler(args.env_id, task, args.seed)
+        self.labeler = Labeler(args.env_id, task, args.seed, args.teacher)
         self.generator, n = setup.generator, setup.num_envs
         if not issubclass(get_network(args.network_name).load(), TokenPolicy):
             raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")

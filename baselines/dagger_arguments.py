@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from mikasa_robo.experts.makers import PolicyName
+
 from .arguments import ArgumentError, CommonArgs, read_kwargs, require, world_size
 from .registry import get_memory
 
@@ -33,6 +35,10 @@ class ImitationArgs(CommonArgs):
     """Step size of Adam."""
     lr_schedule: Literal["cosine", "linear"] = "cosine"
     """How --anneal-lr decreases the learning rate to 0 over the run."""
+
+    teacher: PolicyName = "expert"
+    """Who labels: expert, or another scripted policy of `mikasa expert`. posture keeps the cue in its last joint; the
+    others are worse at the task."""
 
     memory: str = "gru"
     """The memory: none, frame-stack, lstm, gru, mingru, lru, ffm, shm, gtrxl, transformer, or module:Class for a class of

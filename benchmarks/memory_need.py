@@ -14,7 +14,6 @@ succeeds, for several k and for delays of ``--delay`` steps. An existing CSV is 
 from __future__ import annotations
 
 import csv
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,9 @@ import tyro
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, CERTIFICATIONS, Certification, TaskSpec
+from mikasa_robo.experts.chance import (
+    chance as chance,  # measured before it moved there; tests and scripts read it here
+)
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.registry import has_skill
@@ -88,20 +90,6 @@ class Options:
     """With --sweep: delays in control steps; a task whose cue is visible until the end has none."""
     resolution: int = 2
     """With --sweep: the precision of the smallest k, in views."""
-
-
-def chance(row: TaskSpec) -> float | None:
-    """Probability of success by guessing; None if the cue is not one of finitely many."""
-    n = int(row.kwargs.get("n", 0))
-    if row.family == "ShellGame":
-        return 1 / 3
-    if row.family in ("RememberColor", "RememberShape"):
-        return 1 / n
-    if row.family == "RememberShapeAndColor":
-        return 1 / (row.kwargs["shapes"] * row.kwargs["colors"])
-    if row.family in ("BunchOfColors", "SeqOfColors"):
-        return 1 / math.comb(9, n)
-    return 1 / math.perm(9, n) if row.family == "ChainOfColors" else None
 
 
 def goal(row: TaskSpec) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 from fuzz_values import STRINGS, path_word, pick, word
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.tools import doctor, evaluate, expert, gallery, plot, record, report, sweep
+from mikasa_robo.tools import attack, doctor, evaluate, expert, gallery, plot, record, report, sweep
 from mikasa_robo.tools.cli import ListTasks
 
 __all__ = ["command_line"]
@@ -47,6 +47,7 @@ GOOD: dict[str, tuple[tuple[str, ...], int]] = {
     "report": (("report run --out out", "report run eval.json folder --out out"), 10),
     "plot": (("plot run --out out.png",), 5),
     "sweep": (("sweep sweep.toml --dry-run",), 7),
+    "attack": (("attack --env-id RememberColor3-v0 --dry-run", "attack --env-id all --arm free --dry-run"), 7),
     "list": (("list", "list --suite base"), 6),
     "doctor": (("doctor --help",), 2),
 }
@@ -58,6 +59,7 @@ OPTIONS: dict[str, type] = {
     "report": report.Args,
     "plot": plot.Args,
     "sweep": sweep.Args,
+    "attack": attack.Args,
     "list": ListTasks,
     "doctor": doctor.Options,
 }
@@ -91,7 +93,11 @@ def command_line(rng: random.Random) -> list[str]:
         _change(rng, command, words)
     if rng.random() < 0.02:
         words = [str(pick(rng, STRINGS)) for _ in range(rng.randrange(4))]
-    for command, quick in (("doctor", "--help"), ("sweep", "--dry-run")):  # what they start would take minutes
+    for command, quick in (
+        ("doctor", "--help"),
+        ("sweep", "--dry-run"),
+        ("attack", "--dry-run"),
+    ):  # what they start would take minutes
         if words[:1] == [command] and quick not in words:
             words.append(quick)
     return words

@@ -39,7 +39,7 @@ def as_flat(obs: dict[str, Any]) -> dict[str, Tensor]:
     flat: dict[str, Tensor] = {}
     if agent:
         flat["joints"] = torch.cat([agent.pop("qpos"), agent.pop("qvel"), extra.pop("tcp_pose")], dim=1)
-    flat |= {name: extra.pop(name) for name in ("objects", "oracle", "prompt") if name in extra}
+    flat |= {name: extra.pop(name) for name in ("objects", "time", "oracle", "prompt") if name in extra}
     if "state" in obs:
         flat["state"] = obs.pop("state")
     for name in ("rgb", "depth", "segmentation"):
@@ -52,7 +52,7 @@ def as_flat(obs: dict[str, Any]) -> dict[str, Tensor]:
 
 # ---------------------------------------------------------------------- the layout
 @pytest.mark.parametrize(
-    ("env_id", "obs_mode"), [(ID, "objects"), ("RotateLenientPos-v0", "joints+oracle"), (ID, "state+joints")]
+    ("env_id", "obs_mode"), [(ID, "objects"), ("RotateLenientPos-v0", "joints+time+oracle"), (ID, "state+joints")]
 )
 def test_the_layout_holds_what_the_flat_one_holds_and_nothing_else(env_id: str, obs_mode: str) -> None:
     flat_env = make(env_id=env_id, obs_mode=obs_mode)
@@ -91,7 +91,7 @@ def test_state_alone_stays_a_tensor_and_the_layout_stays_when_the_mode_changes()
     env.close()
 
 
-@pytest.mark.parametrize("obs_mode", ["rgb", "oracle", "prompt", "depth+segmentation"])
+@pytest.mark.parametrize("obs_mode", ["rgb", "time", "oracle", "prompt", "depth+segmentation"])
 def test_a_layout_without_joints_is_refused(obs_mode: str) -> None:
     with pytest.raises(
         ValueError, match=rf"always has the robot's joints; use obs_mode='{obs_mode}\+joints'".replace("+s", r"\+s")

@@ -32,7 +32,7 @@ def test_modes_are_joined_in_any_order() -> None:
 
 @pytest.mark.parametrize("mode", ["rgbd", "rgb+joint", "", "state_dict+rgb", 3])
 def test_unknown_modes_are_named_before_anything_is_built(mode: str) -> None:
-    with pytest.raises(ValueError, match=r"obs_mode=.*is not known.*state, objects, joints, oracle, prompt"):
+    with pytest.raises(ValueError, match=r"obs_mode=.*is not known.*state, objects, joints, time, oracle, prompt"):
         gym.make(mikasa_robo.TASKS[0], num_envs=2, obs_mode=mode)
 
 
@@ -113,7 +113,7 @@ def test_a_rotation_is_rounded_without_a_trace_of_its_sign() -> None:
 # ---------------------------------------------------------------------- every task
 @pytest.fixture(scope="module", params=MECHANICS)
 def env(request: pytest.FixtureRequest) -> Iterator[Env]:
-    made = make(str(request.param), N, obs_mode="state+objects+oracle")
+    made = make(str(request.param), N, obs_mode="state+objects+time+oracle")
     yield made
     made.close()
 
@@ -128,8 +128,9 @@ def test_the_observation_agrees_with_its_space_and_the_task(env: Env) -> None:
     task, row = base(env), row_of(env)
     obs, info = env.reset(seed=0)
     prompt = {"prompt"} if row.prompt else set()
-    assert set(obs) == set(env.observation_space.spaces) == {"state", "objects", "joints", "oracle"} | prompt
-    for _ in range(2):
+    assert set(obs) == set(env.observation_space.spaces) == {"state", "objects", "joints", "time", "oracle"} | prompt
+    for t in range(2):
+        assert bool((task.elapsed_steps == t).all())
         for name, value in obs.items():
             assert value.dtype == torch.float32
             assert value.shape == env.observation_space[name].shape
@@ -138,6 +139,7 @@ def test_the_observation_agrees_with_its_space_and_the_task(env: Env) -> None:
             obs["joints"], torch.cat([robot.get_qpos(), robot.get_qvel(), task.agent.tcp.pose.raw_pose], dim=1)
         )
         assert obs["joints"].shape == (N, 25)
+        assert torch.equal(obs["time"], (task.elapsed_steps / row.horizon).to(torch.float32)[:, None])
         assert torch.equal(obs["oracle"], info["oracle_info"].to(torch.float32))
         if prompt:
             assert torch.equal(obs["prompt"], info["prompt"])

@@ -77,6 +77,11 @@ class Probe:
 
 
 @dataclass
+class Attack:
+    """Train policies without memory to cheat, and compare them with chance. `mikasa attack --help` shows the options."""
+
+
+@dataclass
 class Report:
     """Make a table and learning curves of training runs. `mikasa report --help` shows the options."""
 
@@ -87,6 +92,7 @@ class Sweep:
 
 
 _MODULES = {
+    "attack": "mikasa_robo.tools.attack",
     "doctor": "mikasa_robo.tools.doctor",
     "eval": "mikasa_robo.tools.evaluate",
     "expert": "mikasa_robo.tools.expert",
@@ -107,6 +113,7 @@ _Command = (
     | Annotated[Gallery, tyro.conf.subcommand("gallery", prefix_name=False)]
     | Annotated[Eval, tyro.conf.subcommand("eval", prefix_name=False)]
     | Annotated[Probe, tyro.conf.subcommand("probe", prefix_name=False)]
+    | Annotated[Attack, tyro.conf.subcommand("attack", prefix_name=False)]
     | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
     | Annotated[Sweep, tyro.conf.subcommand("sweep", prefix_name=False)]
 )

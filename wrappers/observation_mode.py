@@ -23,7 +23,8 @@ class ObservationModeWrapper(TaskWrapper):
 
     Args:
         env: a task.
-        obs_mode: any of "state", "objects", "joints", "oracle", "prompt", "rgb", "depth", "segmentation", joined by "+".
+        obs_mode: any of "state", "objects", "joints", "time", "oracle", "prompt", "rgb", "depth", "segmentation", joined by
+            "+".
 
     Raises:
         ValueError: a name is not known, the task has no prompt and nothing else was asked for, or pictures are asked

@@ -44,9 +44,9 @@ class MemoryEnv(SavedTask[TaskState]):
     visible flag and, where visible, its pose, then the task's own (with the oracle: for learning without memory);
     ``objects`` float32 (N, K (8 + C)): what a perfect perception system would report at this instant, for each object a
     visible flag, its pose to 1e-4 and what it is (`object_features`), zeros where it cannot be seen; comes with ``joints``;
-    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``oracle`` and ``prompt`` float32 (N, d),
-    a task's prompt in every mode; ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16 (N, 128, 128, 2) in mm,
-    ``segmentation`` int16 (N, 128, 128, 2): the base camera's channels, then the hand camera's.
+    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``time`` float32 (N, 1): t / T;
+    ``oracle`` and ``prompt`` float32 (N, d), a task's prompt in every mode; ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16
+    (N, 128, 128, 2) in mm, ``segmentation`` int16 (N, 128, 128, 2): the base camera's channels, then the hand camera's.
     Action: float32 (N, A) in [-1, 1] of the chosen controller, 8-D for ``pd_joint_delta_pos``.
     Reward: (N,) float32, ``normalized_dense`` in [0, 1] by default. ``info["reward_terms"]``: every weighted term.
     Termination: success or failure; truncation at ``horizon`` by `mikasa_robo.utils.wrappers.time_limit`.

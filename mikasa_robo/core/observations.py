@@ -18,7 +18,7 @@ from .phases import PHASES
 from .step_data import StepData
 
 VISUAL = ("rgb", "depth", "segmentation")
-MODES = ("state", "objects", "joints", "oracle", "prompt", *VISUAL)
+MODES = ("state", "objects", "joints", "time", "oracle", "prompt", *VISUAL)
 """What an observation can be made of, in the order in which it is returned."""
 MANISKILL_MODES = ("none", "state_dict", "sensor_data", "pointcloud")
 """ManiSkill's own modes. They cannot be joined, and ManiSkill builds the observation."""
@@ -144,6 +144,11 @@ def always_observed(info: Mapping[str, Any], data: StepData) -> dict[str, Tensor
     return {"tcp_pose": data.tcp, **({"prompt": info["prompt"]} if "prompt" in info else {})}
 
 
+def episode_time(elapsed: Tensor, horizon: int) -> Tensor:
+    """The clock: t / T, (N, 1) float32, of ``elapsed`` (N,) control steps in an episode of ``horizon`` steps."""
+    return (elapsed / horizon).to(torch.float32)[:, None]
+
+
 def state_extra(task: ObservedTask, info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
     """What the ``state`` observation holds beside the robot's joints, in its order.
 
@@ -154,7 +159,7 @@ def state_extra(task: ObservedTask, info: Mapping[str, Any], data: StepData) -> 
     visible, _ = task.layout(task.task_state, data.elapsed)
     extra = always_observed(info, data)
     extra["phase"] = torch.nn.functional.one_hot(info["phase"], len(PHASES)).to(torch.float32)
-    extra["time"] = (data.elapsed / task.horizon).to(torch.float32)[:, None]
+    extra["time"] = episode_time(data.elapsed, task.horizon)
     extra["visible"] = visible.to(torch.float32)
     extra["object_poses"] = (data.objects[..., :7] * visible[..., None]).flatten(1)
     for name, value in task.state_features(task.task_state, data).items():
@@ -253,6 +258,8 @@ def _vectors(task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any
     if "joints" in modes.parts:
         robot = task.agent.robot
         obs["joints"] = torch.cat([robot.get_qpos(), robot.get_qvel(), data.tcp], dim=1)
+    if "time" in modes.parts:
+        obs["time"] = episode_time(data.elapsed, task.horizon)
     if "oracle" in modes.parts:
         obs["oracle"] = info["oracle_info"].to(torch.float32)
     if "prompt" in info:
@@ -276,8 +283,8 @@ def nested_observation(
 
     Returns:
         ``agent`` with ``qpos`` (N, 9) and ``qvel`` (N, 9), and ``extra`` with ``tcp_pose`` (N, 7), for "joints". ``state``
-        (N, D) for "state". ``extra`` also has ``objects``, ``oracle`` and ``prompt``, where the flat observation has them.
-        With images ``sensor_param[camera]`` and ``sensor_data[camera]["rgb"]`` (N, H, W, 3), and so on.
+        (N, D) for "state". ``extra`` also has ``objects``, ``time``, ``oracle`` and ``prompt``, where the flat observation
+        has them. With images ``sensor_param[camera]`` and ``sensor_data[camera]["rgb"]`` (N, H, W, 3), and so on.
     """
     obs: dict[str, Any] = {}
     extra: dict[str, Tensor] = {}
@@ -285,7 +292,7 @@ def nested_observation(
         robot = task.agent.robot
         obs["agent"] = {"qpos": robot.get_qpos(), "qvel": robot.get_qvel()}
         extra["tcp_pose"] = data.tcp
-    extra |= {name: vectors[name] for name in ("objects", "oracle", "prompt") if name in vectors}
+    extra |= {name: vectors[name] for name in ("objects", "time", "oracle", "prompt") if name in vectors}
     if extra:
         obs["extra"] = extra
     if "state" in vectors:
