@@ -72,8 +72,9 @@ class Memory(nn.Module):
             y (T, N, output_size) and the state after the last step.
         """
         outputs = []
-        for t in range(len(x)):
-            y, state = self.step(x[t], state, starts[t])
+        # Unbound before, because the gradient of each index alone would be a tensor of all steps.
+        for x_t, starts_t in zip(x.unbind(), starts.unbind(), strict=True):
+            y, state = self.step(x_t, state, starts_t)
             outputs.append(y)
         return torch.stack(outputs), state
 

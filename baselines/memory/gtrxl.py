@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -49,7 +52,7 @@ class GTrXL(WindowMemory):
         parts = list(chunks(ages, past["inputs"].shape[1], self.window))
         positions = sinusoids(torch.arange(self.window + 1, device=x.device), self.hidden_size)
         kept = []
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(cast("Iterable[_Block]", self.blocks)):
             present = block.before_attention(y)
             kept.append(torch.cat([past["inputs"][:, :, i], present], dim=1))
             key, value = (split_heads(part, self.heads) for part in block.read(kept[-1]).chunk(2, dim=-1))

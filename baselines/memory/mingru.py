@@ -40,7 +40,7 @@ class MinGRU(Memory):
             # Time constants 1 / z spread over the delays, as Tallec and Ollivier (2018, arXiv 1804.11188) start gates.
             delays = torch.logspace(0, math.log10(1 + max_delay), hidden_size)
             for gate in self.gates:
-                gate.bias[:hidden_size] = -delays.log()  # type: ignore[index, union-attr, operator]
+                gate.bias[:hidden_size] = -delays.log()  # type: ignore[operator]
 
     def initial_state(self, n: int) -> State:
         """See `Memory.initial_state`."""

@@ -67,11 +67,13 @@ class SHM(Memory):
         reads = []
         # One step after another: a scan would hold all products of calibrations, which can overflow where the matrix itself
         # is small, and several matrices for each step.
-        for t in range(len(x)):
-            matrix = reset_rows({"matrix": matrix}, starts[t])["matrix"]
-            calibrate = 1 + (theta[t].unsqueeze(-1) * calibration[t].unsqueeze(-2)).tanh()
-            matrix = torch.addcmul(written[t].unsqueeze(-1) * key[t].unsqueeze(-2), calibrate, matrix)
-            reads.append((matrix @ query[t].unsqueeze(-1)).squeeze(-1))
+        # Unbound before, because the gradient of each index alone would be a tensor of all steps.
+        rows = (part.unbind() for part in (theta, calibration, written, key, query, starts))
+        for theta_t, calibration_t, written_t, key_t, query_t, starts_t in zip(*rows, strict=True):
+            matrix = reset_rows({"matrix": matrix}, starts_t)["matrix"]
+            calibrate = 1 + (theta_t.unsqueeze(-1) * calibration_t.unsqueeze(-2)).tanh()
+            matrix = torch.addcmul(written_t.unsqueeze(-1) * key_t.unsqueeze(-2), calibrate, matrix)
+            reads.append((matrix @ query_t.unsqueeze(-1)).squeeze(-1))
         y = self.output(torch.stack(reads) + self.skip(normed))
         return y, {"matrix": matrix, "age": ages[-1] + 1}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -39,7 +42,7 @@ class Transformer(WindowMemory):
         y = (self.embed(x) + sinusoids(ages, self.hidden_size)).transpose(0, 1)  # (N, T, H)
         parts = list(chunks(ages, past["keys"].shape[1], self.window))
         all_keys, all_values = [], []
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(cast("Iterable[_Block]", self.blocks)):
             query, key, value = block.project(block.before_attention(y)).chunk(3, dim=-1)
             all_keys.append(torch.cat([past["keys"][:, :, i], key], dim=1))
             all_values.append(torch.cat([past["values"][:, :, i], value], dim=1))
