@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 import torch
 from mani_skill.utils.structs import Actor
-from task_helpers import FAMILIES, MECHANICS, Record, base, bring_success, compare_runs, make, random_actions, rollout, row_of, still_action
+from task_helpers import (
+    FAMILIES,
+    MECHANICS,
+    Record,
+    base,
+    bring_success,
+    compare_runs,
+    make,
+    random_actions,
+    rollout,
+    row_of,
+    still_action,
+)
 from torch import Tensor
 
 import mikasa_robo
@@ -257,7 +269,10 @@ def test_terms_do_not_depend_on_the_number_of_rows() -> None:
 
 @pytest.mark.parametrize(
     "env_id",
-    [pytest.param(i, marks=[] if i in ("RotateStrictPos-v0", "ChainOfColors3-v0") else pytest.mark.slow) for i in FAMILIES],
+    [
+        pytest.param(i, marks=[] if i in ("RotateStrictPos-v0", "ChainOfColors3-v0") else pytest.mark.slow)
+        for i in FAMILIES
+    ],
 )
 def test_an_episode_is_the_same_at_any_number_of_environments(env_id: str, request: pytest.FixtureRequest) -> None:
     """Observations, rewards and reward terms of each environment, with the hand moving and, mostly, hitting things."""
