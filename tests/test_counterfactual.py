@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core.choice import ChoiceState, ChoiceTask
-from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.visibility import PARKING_HEIGHT
 
 SEED, N = 7, 4
@@ -132,9 +131,14 @@ def assert_no_trace(
     assert shown, "the other cue has to be seen at all"
     compare_runs(drawn[row.cue :], other[row.cue :], rows)
     if isinstance(base(env), ChoiceTask):
-        now = simulation(env)
-        compare_runs(*([{k: v for k, v in s.items() if not k.startswith("task/")}] for s in (state, now)), rows)
+        before, now = ([without_task(found)] for found in (state, simulation(env)))
+        compare_runs(before, now, rows)
     env.close()
+
+
+def without_task(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state of the simulation without the task's own part."""
+    return {name: value for name, value in state.items() if not name.startswith("task/")}
 
 
 def slow_unless_quick(ids: tuple[str, ...]) -> list[Any]:
@@ -186,7 +190,8 @@ def test_images_show_no_trace(env_id: str) -> None:
                 task.set_obs_mode("objects")
         runs.append(run)
     env.close()
-    compare_runs(*runs, [0, 1])
+    one, other = runs
+    compare_runs(one, other, [0, 1])
 
 
 def test_every_task_is_accounted_for() -> None:
@@ -217,7 +222,7 @@ def candidates_height(env: Env) -> Tensor:
 
 def test_the_candidates_are_parked_until_the_response() -> None:
     env = make("RememberColor3-v0", 2, obs_mode="objects")
-    task, row = cast(MemoryEnv[Any], base(env)), row_of(env)
+    task, row = base(env), row_of(env)
     env.reset(seed=SEED)
     for t in range(row.cue + row.delay + 1):
         parked = candidates_height(env) > PARKING_HEIGHT / 2
@@ -267,4 +272,5 @@ def test_the_simulation_is_the_same_whether_it_is_drawn_or_not() -> None:
             run.append(observable(env, obs) | simulation(env))
         runs.append(run)
         env.close()
-    compare_runs(*runs, [0, 1])
+    one, other = runs
+    compare_runs(one, other, [0, 1])

@@ -94,7 +94,7 @@ class JudgedEnv(gym.Wrapper[Any, Any, Any, Any]):
             success = torch.stack([outcome["success"] for outcome in self._outcomes]) & ~self._over
             self.success_step[success] = self._clock
             self._over = self._over | success | torch.stack([outcome["fail"] for outcome in self._outcomes])
-            terminated = self._over.all(dim=0)
+            return obs, reward, self._over.all(dim=0), truncated, info
         return obs, reward, terminated, truncated, info
 
 
