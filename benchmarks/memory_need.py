@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ import torch
 import tyro
 
 import mikasa_robo
+from mikasa_robo.baselines.loggers import provenance
 from mikasa_robo.catalog import CATALOG, CERTIFICATIONS, Certification, TaskSpec
 from mikasa_robo.experts.chance import (
     chance as chance,  # measured before it moved there; tests and scripts read it here
@@ -58,12 +59,13 @@ ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
 INTRODUCTION = """\
 Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash means that the policy does not apply: the arm
-is never held where the cue is visible until the end, and only some families have a cheat. Made by
-`python benchmarks/memory_need.py`; `docs/memory.md` discusses it.
+is never held where the cue is visible until the end, and only some families have a cheat. Cells with a star were measured
+with an earlier version of the tasks and not again: their rules have not changed since, but the cue was a body that could be
+touched, and poses were not rounded. Made by `python benchmarks/memory_need.py`; `docs/memory.md` discusses it.
 
 """
 SWEEP_FIELDS = ("env_id", "delay", "k", "episodes", "successes")
-FIELDS = ("env_id", "run", "episodes", "successes", "failures", "mean_length", "seconds")
+FIELDS = ("env_id", "run", "episodes", "successes", "failures", "mean_length", "seconds", "revision")
 
 
 @dataclass
@@ -174,6 +176,20 @@ def read(path: Path | None) -> dict[tuple[str, str], Outcome]:
         }
 
 
+def measured_earlier(path: Path | None) -> set[tuple[str, str]]:
+    """The cells of a CSV that were measured before it told the revision of the code."""
+    if path is None or not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        return {(row["env_id"], row["run"]) for row in csv.DictReader(file) if not row.get("revision")}
+
+
+def revision_of_code() -> str:
+    """The commit that is measured, as in the provenance of a training run; "unknown" outside a checkout."""
+    git = provenance([])["git"]
+    return str(git["revision"])[:10] if git else "unknown"
+
+
 def append(path: Path | None, values: dict[str, Any]) -> None:
     """Adds a row to the CSV."""
     if path is None:
@@ -187,13 +203,15 @@ def append(path: Path | None, values: dict[str, Any]) -> None:
         writer.writerow(values)
 
 
-def cell(outcome: Outcome | None) -> str:
-    """Success rate and its 95 % interval, in per cent."""
-    return "-" if outcome is None else outcome.in_percent()
+def cell(outcome: Outcome | None, earlier: bool = False) -> str:
+    """Success rate and its 95 % interval, in per cent, with a star if it was measured earlier."""
+    return "-" if outcome is None else outcome.in_percent() + "*" * earlier
 
 
-def markdown(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> str:
-    """The table."""
+def markdown(
+    results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec], earlier: Collection[tuple[str, str]] = ()
+) -> str:
+    """The table; ``earlier`` are the cells that get a star."""
     names = [name for name, _, _ in RUNS]
     lines = ["| ID | chance | " + " | ".join(names) + " | |", "|---|---:|" + "---:|" * len(names) + "---|"]
     for row in rows:
@@ -202,7 +220,7 @@ def markdown(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) 
             continue
         bound = chance(row)
         told = "-" if bound is None else f"{100 * bound:.3g}"
-        cells = " | ".join(cell(runs.get(name)) for name in names)
+        cells = " | ".join(cell(runs.get(name), (row.id, name) in earlier) for name in names)
         lines.append(f"| `{row.id}` | {told} | {cells} | {verdict(row, runs)} |")
     return "\n".join(lines) + "\n"
 
@@ -234,7 +252,7 @@ def put_between_marks(path: Path, block: str) -> None:
 
 def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
     """Fills the table."""
-    results = read(options.csv)
+    results, earlier, revision = read(options.csv), measured_earlier(options.csv), revision_of_code()
     for row in rows:
         for name, policy, kwargs in runs_of(row):
             if (row.id, name) in results:
@@ -244,16 +262,16 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
             results[row.id, name] = outcome
             values = (outcome.episodes, outcome.successes, outcome.failures, outcome.mean_length)
             seconds = round(time.perf_counter() - start, 1)
-            append(options.csv, dict(zip(FIELDS, (row.id, name, *values, seconds), strict=True)))
+            append(options.csv, dict(zip(FIELDS, (row.id, name, *values, seconds, revision), strict=True)))
             print(f"{row.id} {name}: {cell(outcome)} %, {seconds} s", flush=True)
         if options.markdown is not None:
             options.markdown.parent.mkdir(parents=True, exist_ok=True)
             # rounded up to whole batches, and perhaps continued: what was played, not what was asked for
             episodes = " or ".join(str(n) for n in sorted({outcome.episodes for outcome in results.values()}))
-            options.markdown.write_text(INTRODUCTION.format(episodes=episodes) + markdown(results, rows))
+            options.markdown.write_text(INTRODUCTION.format(episodes=episodes) + markdown(results, rows, earlier))
     if options.readme is not None:
         put_between_marks(options.readme, short(results, rows))
-    print(markdown(results, rows))
+    print(markdown(results, rows, earlier))
 
 
 def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
