@@ -150,7 +150,7 @@ def recall_response_steps(n: int, ordered: bool) -> int:
     """Response of SeqOfColors (any order) and ChainOfColors (``ordered``) with ``n`` cubes, each shown for 5 steps.
 
     The paper's T = 120 leaves 115 - 5n steps. That is enough for the scripted expert in any order, and up to five cubes in
-    a given one (99 % of 96 episodes each with seven and with five cubes). Six cubes and more in a given order get 15 n + 35
+    a given one (47 of 48 episodes each with seven and with five cubes). Six cubes and more in a given order get 15 n + 35
     steps: with T = 120 the expert touches seven in time in 29 % of 48 episodes.
     """
     return max(115 - 5 * n, 15 * n + 35) if ordered and n > 5 else 115 - 5 * n
