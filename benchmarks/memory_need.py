@@ -74,6 +74,8 @@ class Options:
 
     ids: tuple[str, ...] = ()
     """Only these tasks; by default all, with --sweep the first of each family."""
+    columns: tuple[str, ...] = ()
+    """Measure only these columns of the table; by default all."""
     episodes: int = 300
     """Episodes for each cell, rounded up to whole batches."""
     num_envs: int = 100
@@ -255,7 +257,7 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
     results, earlier, revision = read(options.csv), measured_earlier(options.csv), revision_of_code()
     for row in rows:
         for name, policy, kwargs in runs_of(row):
-            if (row.id, name) in results:
+            if (row.id, name) in results or (options.columns and name not in options.columns):
                 continue
             start = time.perf_counter()
             outcome = evaluate(row.id, policy_maker(policy), options.episodes, options.num_envs, **kwargs)
@@ -371,6 +373,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     unknown = [env_id for env_id in options.ids if not has_skill(env_id)]
     if unknown:
         raise SystemExit(f"--ids {' '.join(unknown)}: no such task with an expert; `mikasa list` shows all tasks")
+    names = [name for name, _, _ in RUNS]
+    if wrong := [name for name in options.columns if name not in names]:
+        raise SystemExit(
+            f"--columns {' '.join(map(repr, wrong))}: no such column; use some of {', '.join(map(repr, names))}"
+        )
     rows = [CATALOG[env_id] for env_id in (options.ids or mikasa_robo.TASKS) if has_skill(env_id)]
     torch.set_num_threads(1)
     if options.sweep is None:
