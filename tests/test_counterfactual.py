@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from task_helpers import Env, Record, base, compare_runs, go_to, make, random_actions, row_of, simulation
+from task_helpers import Env, Record, base, compare, compare_runs, go_to, make, random_actions, row_of, simulation
 from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core.choice import ChoiceState, ChoiceTask
-from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.visibility import PARKING_HEIGHT
 
 SEED, N = 7, 4
@@ -133,7 +132,14 @@ def assert_no_trace(
     compare_runs(drawn[row.cue :], other[row.cue :], rows)
     if isinstance(base(env), ChoiceTask):
         now = simulation(env)
-        compare_runs(*([{k: v for k, v in s.items() if not k.startswith("task/")}] for s in (state, now)), rows)
+        of_simulation = [name for name in now if not name.startswith("task/")]
+        compare(
+            {name: state[name] for name in of_simulation},
+            {name: now[name] for name in of_simulation},
+            rows,
+            rows,
+            "end",
+        )
     env.close()
 
 
@@ -186,7 +192,7 @@ def test_images_show_no_trace(env_id: str) -> None:
                 task.set_obs_mode("objects")
         runs.append(run)
     env.close()
-    compare_runs(*runs, [0, 1])
+    compare_runs(runs[0], runs[1], [0, 1])
 
 
 def test_every_task_is_accounted_for() -> None:
@@ -217,7 +223,7 @@ def candidates_height(env: Env) -> Tensor:
 
 def test_the_candidates_are_parked_until_the_response() -> None:
     env = make("RememberColor3-v0", 2, obs_mode="objects")
-    task, row = cast(MemoryEnv[Any], base(env)), row_of(env)
+    task, row = base(env), row_of(env)
     env.reset(seed=SEED)
     for t in range(row.cue + row.delay + 1):
         parked = candidates_height(env) > PARKING_HEIGHT / 2
@@ -267,4 +273,4 @@ def test_the_simulation_is_the_same_whether_it_is_drawn_or_not() -> None:
             run.append(observable(env, obs) | simulation(env))
         runs.append(run)
         env.close()
-    compare_runs(*runs, [0, 1])
+    compare_runs(runs[0], runs[1], [0, 1])
