@@ -143,6 +143,12 @@ def assert_no_trace(
     env.close()
 
 
+@pytest.fixture(scope="module")
+def rendered() -> list[Env]:
+    """Environments that drew something. While one is held the renderer stays, which takes 14 s of a core to start."""
+    return []
+
+
 def slow_unless_quick(ids: tuple[str, ...]) -> list[Any]:
     return [pytest.param(env_id, marks=[] if env_id in QUICK else pytest.mark.slow) for env_id in ids]
 
@@ -173,9 +179,10 @@ def test_the_mugs_show_no_trace_of_the_ball(env_id: str, arm: str) -> None:
 @pytest.mark.parametrize(
     "env_id", [pytest.param(i, marks=[] if i == IMAGE_IDS[0] else pytest.mark.slow) for i in IMAGE_IDS]
 )
-def test_images_show_no_trace(env_id: str) -> None:
+def test_images_show_no_trace(env_id: str, rendered: list[Env]) -> None:
     """At the first views of the delay and of the response, and the last one played. Pictures take most of the time."""
     env = make(env_id, 2, obs_mode=IMAGES, on_mistake="ignore", sim_threads=1, render_workers=0)
+    rendered.append(env)
     task, row, cues = base(env), row_of(env), Cues(env)
     looked_at = {row.cue, row.cue + row.delay, row.cue + row.delay + 2}
     runs = []
@@ -234,9 +241,10 @@ def test_the_candidates_are_parked_until_the_response() -> None:
     env.close()
 
 
-def test_a_restored_state_shows_its_cue_though_it_does_not_hold_it() -> None:
+def test_a_restored_state_shows_its_cue_though_it_does_not_hold_it(rendered: list[Env]) -> None:
     """States hold the task's objects only, as they always did; those of earlier versions held the shown one on the table."""
     env = make("BunchOfColors3-v0", 2, obs_mode=IMAGES, render_workers=0)
+    rendered.append(env)
     task = base(env)
     obs, _ = env.reset(seed=SEED)
     before, state = observable(env, obs), task.get_state_dict()
