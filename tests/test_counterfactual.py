@@ -40,10 +40,11 @@ there until it is moved, so another start is another scene afterwards, too. In I
 IMAGE_IDS = tuple({family(env_id): env_id for env_id in reversed(CHOICE)}.values())[::-1]
 QUICK = ("RememberShape9-v0", "BunchOfColors5-v0", "ChainOfColors3-v0")
 """One ID of each way to show a cue, among them those in which a trace was most often seen."""
+PUSH_STEPS = 40
 SHELL_TRACE = pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
-    reason="the mug over the ball has another contact history: see branch `shells`; remove this mark with it",
+    reason="the ball under a mug resists a push; see branch `shells`, and remove this mark with it if it ends that",
 )
 
 
@@ -87,10 +88,15 @@ def observable(env: Env, obs: Any) -> Record:
 
 
 def reach_for_a_candidate(env: Env, t: int) -> Tensor:
-    """Under ``pd_ee_delta_pos``: in the response phase down to the first candidate, or to where the first mug stands."""
-    s = base(env).task_state
-    place = s.home[:, 0] if isinstance(s, ChoiceState) else torch.nn.functional.pad(s.places[:, 0], (0, 1), value=0.03)
-    return go_to(env, place)
+    """Under ``pd_ee_delta_pos``, ``t`` steps into the response phase: down to the first candidate."""
+    return go_to(env, base(env).task_state.home[:, 0])
+
+
+def push_a_mug(env: Env, t: int) -> Tensor:
+    """Down beside the first mug, then along the row, so that the mug is pushed against a ball that is under it."""
+    place = torch.nn.functional.pad(base(env).task_state.places[:, 0], (0, 1), value=0.03)
+    aside = place.new_tensor([0.0, 0.08 if t < PUSH_STEPS // 2 else -0.15, 0.12 if t < PUSH_STEPS // 4 else 0.0])
+    return go_to(env, place + aside)
 
 
 def play(env: Env, steps: int, act: Callable[[Env, int], Tensor]) -> list[Record]:
@@ -109,6 +115,8 @@ def assert_no_trace(
     arm: str = "held",
     obs_mode: str = "objects",
     num_envs: int = N,
+    response_steps: int = RESPONSE_STEPS,
+    respond: Callable[[Env, int], Tensor] = reach_for_a_candidate,
     **kwargs: Any,
 ) -> None:
     """Fails where, from the first view without the cue on, another cue shows."""
@@ -116,11 +124,12 @@ def assert_no_trace(
         kwargs["control_mode"] = "pd_ee_delta_pos"
     env = make(env_id, num_envs, obs_mode=obs_mode, arm=arm, on_mistake="ignore", sim_threads=1, **kwargs)
     row, cues = row_of(env), Cues(env)
-    steps = row.cue + row.delay + RESPONSE_STEPS
+    first = row.cue + row.delay
+    steps = first + response_steps
     moves = random_actions(env, steps, SEED)
 
     def act(env: Env, t: int) -> Tensor:
-        return moves[t] if arm == "free" or t < row.cue + row.delay else reach_for_a_candidate(env, t)
+        return moves[t] if arm == "free" or t < first else respond(env, t - first)
 
     drawn = play(env, steps, act)
     state = simulation(env)
@@ -169,11 +178,18 @@ def test_nor_in_a_single_environment(env_id: str) -> None:
     assert_no_trace(env_id, other_targets, num_envs=1)
 
 
-@SHELL_TRACE
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["held", "free"])
-@pytest.mark.parametrize("env_id", [pytest.param(env_id, marks=pytest.mark.slow) for env_id in SHELLS])
+@pytest.mark.parametrize("env_id", SHELLS)
 def test_the_mugs_show_no_trace_of_the_ball(env_id: str, arm: str) -> None:
-    assert_no_trace(env_id, other_mug, arm)
+    assert_no_trace(env_id, other_mug, arm, respond=lambda env, t: push_a_mug(env, 0))
+
+
+@SHELL_TRACE
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", SHELLS)
+def test_nor_does_a_mug_that_is_pushed(env_id: str) -> None:
+    assert_no_trace(env_id, other_mug, response_steps=PUSH_STEPS, respond=push_a_mug)
 
 
 @pytest.mark.parametrize(
