@@ -35,6 +35,7 @@ from mikasa_robo.core.sampling import (
 from mikasa_robo.core.seeds import episode_keys
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
 from mikasa_robo.tasks.shell_game import lowest_point, sample_shells, shell_layout
+from mikasa_robo.tensors import length
 
 N = 1000
 ALMOST_ONE = 1 - 2**-53
@@ -470,7 +471,7 @@ def test_the_way_to_one_among_others_leads_over_them() -> None:
     heights = torch.linspace(-0.02, 0.3, 33)  # m, of the TCP above its target
     way = torch.stack(torch.broadcast_tensors(across[:, None], torch.tensor(0.0), -heights), dim=-1)
     paid = rewards.reach_from_above(way.reshape(-1, 3)).reshape(3, -1)
-    straight = rewards.closeness(torch.linalg.norm(way, dim=-1))
+    straight = rewards.closeness(length(way))
     best = heights[paid.argmax(dim=1)]
     assert abs(float(best[0])) < 1e-6
     assert bool((best[1:] > 0.05).all())
