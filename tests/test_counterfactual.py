@@ -187,9 +187,8 @@ def test_nor_in_a_single_environment(env_id: str) -> None:
     assert_no_trace(env_id, other_targets, num_envs=1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arm", ["held", "free"])
-@pytest.mark.parametrize("env_id", SHELLS)
+@pytest.mark.parametrize("arm", ["held", pytest.param("free", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("env_id", [pytest.param(i, marks=[] if "Pick" in i else pytest.mark.slow) for i in SHELLS])
 def test_the_mugs_show_no_trace_of_the_ball(env_id: str, arm: str) -> None:
     assert_no_trace(env_id, other_mug, arm, respond=lambda env, t: push_a_mug(env, 0))
 

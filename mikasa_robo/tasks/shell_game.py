@@ -197,7 +197,8 @@ class ShellGame(MemoryEnv[ShellState]):
         taken_along = (is_target & ~uncovered).any(dim=1) & ~s.decided
         s.ball = torch.where(taken_along[:, None], self._target_mug(s, data)[:, :2], s.ball)
         outcome = self.outcome(s, data)
-        s.decided = s.decided | outcome["success"] | outcome["fail"]
+        # not before: a mug that has been hidden until now is still far above the table
+        s.decided = s.decided | (settled & (outcome["success"] | outcome["fail"]))
 
     def visible_poses(self, s: ShellState, data: StepData) -> tuple[Tensor, Tensor]:
         visible, _ = self.layout(s, data.elapsed)
