@@ -305,7 +305,7 @@ def test_a_module_that_moved_can_be_run() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert ids(done.stdout) == ["TakeItBack-v0"]
+    assert ids(done.stdout) == ["TakeItBack-v0", "TakeItBackReplaced-v0"]
     assert "mikasa_robo.cli is deprecated; use mikasa_robo.tools.cli" in done.stderr
 
 
