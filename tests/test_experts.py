@@ -15,7 +15,7 @@ from torch import Tensor
 
 import mikasa_robo
 from benchmarks import memory_need
-from mikasa_robo.catalog import CATALOG
+from mikasa_robo.catalog import CATALOG, CERTIFICATIONS
 from mikasa_robo.experts import policies
 from mikasa_robo.experts.arm import Arm, facing_down, quaternion_product, rotation_vector
 from mikasa_robo.experts.evaluation import Outcome, evaluate
@@ -299,22 +299,42 @@ def test_chance_and_goals_are_those_of_the_tasks() -> None:
 
 
 def test_a_row_is_judged_by_its_intervals() -> None:
-    row = CATALOG["RememberColor3-v0"]
-    good, guess, best = Outcome(300, 300, 0, 1.0), Outcome(300, 110, 190, 1.0), Outcome(300, 160, 140, 1.0)
-    assert memory_need.verdict(row, {"expert": good, "memoryless": guess}) == "needs memory"
-    assert "memoryless beats chance" in memory_need.verdict(row, {"expert": good, "memoryless": best})
-    assert "below its goal" in memory_need.verdict(row, {"expert": Outcome(300, 280, 20, 1.0)})
-    assert "free arm" in memory_need.verdict(row, {"expert": good, "embodied": good})
+    def judged(env_id: str, **other: Outcome) -> str:
+        runs = {"expert": good, "memoryless": guess, "exhaustive": guess}
+        return memory_need.verdict(
+            CATALOG[env_id], runs | {name.replace("_held", ", arm held"): run for name, run in other.items()}
+        )
+
+    good, guess, best = Outcome(300, 300, 0, 1.0), Outcome(300, 110, 190, 1.0), Outcome(300, 180, 120, 1.0)
+    few, none = Outcome(300, 20, 280, 1.0), Outcome(300, 0, 300, 1.0)
+    assert judged("RememberColor3-v0") == CERTIFICATIONS["report held"]
+    assert judged("RememberColor3-v0", memoryless=best) == CERTIFICATIONS["weak"]
+    assert judged("RememberColor3-v0", posture_held=best) == CERTIFICATIONS["body"]
+    assert judged("ShellGamePush-v0", cheat_held=best) == CERTIFICATIONS["weak"]
+    assert "below its goal" in judged("RememberColor3-v0", expert=Outcome(300, 280, 20, 1.0))
+    without = {"memoryless": few, "exhaustive": few}
+    assert judged("TakeItBack-v0", **without, posture_held=few) == CERTIFICATIONS["report held"]
+    assert judged("TakeItBack-v0", **without, posture_held=guess) == CERTIFICATIONS["body"]
+    assert judged("TakeItBackReplaced-v0", **without, posture_held=few) == CERTIFICATIONS["certified"]
+    assert judged("InterceptSlow-v0", **without, cheat_held=best) == CERTIFICATIONS["weak"]
+    assert memory_need.verdict(CATALOG["RememberColor3-v0"], {"expert": none}) == "expert below its goal"
 
 
-def test_the_readme_and_the_docs_hold_the_table_of_the_results() -> None:
+def test_the_readme_the_docs_and_the_catalog_say_what_was_measured() -> None:
     root = Path(__file__).parent.parent
-    results = memory_need.read(root / "docs" / "results" / "memory_need.csv")
+    path = root / "docs" / "results" / "memory_need.csv"
+    results, earlier = memory_need.read(path), memory_need.measured_earlier(path)
     rows = [CATALOG[env_id] for env_id in mikasa_robo.TASKS]
     assert memory_need.short(results, rows) in (root / "README.md").read_text()
-    assert memory_need.markdown(results, rows) in (root / "docs" / "results" / "memory_need.md").read_text()
-    missing = [(row.id, name) for row in rows for name, _, arm in memory_need.RUNS if (row.id, name) not in results]
-    assert all(not memory_need.can_be_held(CATALOG[env_id]) and "held" in name for env_id, name in missing), missing
+    assert memory_need.markdown(results, rows, earlier) in (root / "docs" / "results" / "memory_need.md").read_text()
+    told = {name for name, _, _ in memory_need.RUNS}
+    assert {name for _, name in results} <= told
+    decide = {"expert", "memoryless", "exhaustive", "posture, arm held", "cheat, arm held"}
+    for row in rows:
+        runs = {name: results[row.id, name] for name in told if (row.id, name) in results}
+        missing = decide & {name for name, _, _ in memory_need.runs_of(row)} - set(runs)
+        assert not missing, (row.id, missing)
+        assert memory_need.certification(row, runs) == row.certification, row.id
 
 
 def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
@@ -329,7 +349,7 @@ def test_the_table_is_made_and_continued(tmp_path: Path, capsys: pytest.CaptureF
     files = ["--csv", str(tmp_path / "need.csv"), "--markdown", str(tmp_path / "need.md")]
     size = ["--episodes", "4", "--num-envs", "4"]
     memory_need.main(["--ids", "RememberColor3-v0", *files, *size])
-    assert capsys.readouterr().out.count("RememberColor3-v0 ") >= len(memory_need.RUNS)
+    assert capsys.readouterr().out.count("RememberColor3-v0 ") == len(memory_need.runs_of(CATALOG["RememberColor3-v0"]))
     memory_need.main(["--ids", "RememberColor3-v0", *files, *size])
     assert "RememberColor3-v0 expert" not in capsys.readouterr().out, "what was measured is measured again"
     table = (tmp_path / "need.md").read_text()
