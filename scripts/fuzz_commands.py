@@ -12,7 +12,7 @@ from typing import Any
 from fuzz_values import STRINGS, path_word, pick, word
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.tools import attack, doctor, evaluate, expert, gallery, plot, record, report, sweep
+from mikasa_robo.tools import attack, doctor, evaluate, expert, gallery, plot, probe, record, report, sweep
 from mikasa_robo.tools.cli import ListTasks
 
 __all__ = ["command_line"]
@@ -48,6 +48,7 @@ GOOD: dict[str, tuple[tuple[str, ...], int]] = {
     "plot": (("plot run --out out.png",), 5),
     "sweep": (("sweep sweep.toml --dry-run",), 7),
     "attack": (("attack --env-id RememberColor3-v0 --dry-run", "attack --env-id all --arm free --dry-run"), 7),
+    "probe": (("probe --checkpoint robo.pt --episodes 10 --num-envs 2 --out out.json",), 5),
     "list": (("list", "list --suite base"), 6),
     "doctor": (("doctor --help",), 2),
 }
@@ -60,6 +61,7 @@ OPTIONS: dict[str, type] = {
     "plot": plot.Args,
     "sweep": sweep.Args,
     "attack": attack.Args,
+    "probe": probe.Args,
     "list": ListTasks,
     "doctor": doctor.Options,
 }
