@@ -182,7 +182,8 @@ def test_what_the_wrist_holds_is_lost_with_a_held_arm(env: Any) -> None:
     assert arms["survives"] == arms["held"]
     (part,) = found["readout"]["parts"]
     assert part["written_at"] is None
-    assert max(row["observation"] for row in part["curve"] if row["t"] == RESPONSE) == 1.0, "in the joints"
+    # in the joints, of which a linear read-out learns from a few episodes; chance is a third
+    assert max(row["observation"] for row in part["curve"] if row["t"] == RESPONSE) >= 0.7
 
 
 @pytest.mark.slow
