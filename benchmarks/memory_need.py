@@ -58,8 +58,8 @@ STRICT = 0.999
 ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
 INTRODUCTION = """\
-Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash means that the policy does not apply: the arm
-is never held where the cue is visible until the end, and only some families have a cheat. Cells with a star were measured
+Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash means that the policy does not apply (the arm
+is never held where the cue is visible until the end, and only some families have a cheat) or was not measured. Cells with a star were measured
 with an earlier version of the tasks and not again: their rules have not changed since, but the cue was a body that could be
 touched, and poses were not rounded. Made by `python benchmarks/memory_need.py`; `docs/memory.md` discusses it.
 
@@ -133,6 +133,15 @@ def holds_arm(row: TaskSpec) -> bool:
     return row.kwargs.get("recall") == "replaced"
 
 
+DECIDING = {"expert", "memoryless", "exhaustive", "posture, arm held", "cheat, arm held"}
+"""The columns from which `certification` follows, where they apply."""
+
+
+def is_decided(row: TaskSpec, runs: Collection[str]) -> bool:
+    """Whether all columns that a certification follows from were measured."""
+    return {name for name, _, _ in runs_of(row)} & DECIDING <= set(runs)
+
+
 def certification(row: TaskSpec, runs: Mapping[str, Outcome]) -> Certification:
     """What else than memory can hold the cue, as far as the policies that we tried show it.
 
@@ -160,8 +169,7 @@ def verdict(row: TaskSpec, runs: Mapping[str, Outcome]) -> str:
     experts = [runs[name] for name in ("expert", "expert, arm held") if name in runs]
     # an expert at its goal may measure less in this many episodes: it misses the goal only if its interval does
     missed = ["expert below its goal"] if any(outcome.interval()[1] < goal(row) for outcome in experts) else []
-    if {"expert", "memoryless", "exhaustive"} <= set(runs):
-        missed.append(CERTIFICATIONS[certification(row, runs)])
+    missed.append(CERTIFICATIONS[certification(row, runs)] if is_decided(row, runs) else "not measured in full")
     return ", ".join(missed)
 
 

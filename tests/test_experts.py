@@ -307,17 +307,19 @@ def test_a_row_is_judged_by_its_intervals() -> None:
 
     good, guess, best = Outcome(300, 300, 0, 1.0), Outcome(300, 110, 190, 1.0), Outcome(300, 180, 120, 1.0)
     few, none = Outcome(300, 20, 280, 1.0), Outcome(300, 0, 300, 1.0)
-    assert judged("RememberColor3-v0") == CERTIFICATIONS["report held"]
-    assert judged("RememberColor3-v0", memoryless=best) == CERTIFICATIONS["weak"]
+    assert judged("RememberColor3-v0", posture_held=guess) == CERTIFICATIONS["report held"]
+    assert judged("RememberColor3-v0") == "not measured in full"
+    assert judged("RememberColor3-v0", memoryless=best, posture_held=guess) == CERTIFICATIONS["weak"]
     assert judged("RememberColor3-v0", posture_held=best) == CERTIFICATIONS["body"]
-    assert judged("ShellGamePush-v0", cheat_held=best) == CERTIFICATIONS["weak"]
+    assert judged("ShellGamePush-v0", cheat_held=best, posture_held=guess) == CERTIFICATIONS["weak"]
     assert "below its goal" in judged("RememberColor3-v0", expert=Outcome(300, 280, 20, 1.0))
     without = {"memoryless": few, "exhaustive": few}
     assert judged("TakeItBack-v0", **without, posture_held=few) == CERTIFICATIONS["report held"]
     assert judged("TakeItBack-v0", **without, posture_held=guess) == CERTIFICATIONS["body"]
     assert judged("TakeItBackReplaced-v0", **without, posture_held=few) == CERTIFICATIONS["certified"]
     assert judged("InterceptSlow-v0", **without, cheat_held=best) == CERTIFICATIONS["weak"]
-    assert memory_need.verdict(CATALOG["RememberColor3-v0"], {"expert": none}) == "expert below its goal"
+    told = memory_need.verdict(CATALOG["RememberColor3-v0"], {"expert": none})
+    assert told == "expert below its goal, not measured in full"
 
 
 def test_the_readme_the_docs_and_the_catalog_say_what_was_measured() -> None:
@@ -329,12 +331,13 @@ def test_the_readme_the_docs_and_the_catalog_say_what_was_measured() -> None:
     assert memory_need.markdown(results, rows, earlier) in (root / "docs" / "results" / "memory_need.md").read_text()
     told = {name for name, _, _ in memory_need.RUNS}
     assert {name for _, name in results} <= told
-    decide = {"expert", "memoryless", "exhaustive", "posture, arm held", "cheat, arm held"}
+    decided = 0
     for row in rows:
         runs = {name: results[row.id, name] for name in told if (row.id, name) in results}
-        missing = decide & {name for name, _, _ in memory_need.runs_of(row)} - set(runs)
-        assert not missing, (row.id, missing)
-        assert memory_need.certification(row, runs) == row.certification, row.id
+        if memory_need.is_decided(row, runs):
+            decided += 1
+            assert memory_need.certification(row, runs) == row.certification, row.id
+    assert decided >= 16, "too few rows are measured in full"
 
 
 def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
