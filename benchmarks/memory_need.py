@@ -59,9 +59,10 @@ ENOUGH = 0.9
 MARK = "<!-- memory-need -->"
 INTRODUCTION = """\
 Success in per cent with its 95 % interval, {episodes} episodes a cell. A dash means that the policy does not apply (the arm
-is never held where the cue is visible until the end, and only some families have a cheat) or was not measured. Cells with a star were measured
-with an earlier version of the tasks and not again: their rules have not changed since, but the cue was a body that could be
-touched, and poses were not rounded. Made by `python benchmarks/memory_need.py`; `docs/memory.md` discusses it.
+is never held where the cue is visible until the end, and only some families have a cheat) or was not measured. Cells with a
+star were measured with an earlier version of the tasks and not again: their rules have not changed since, but the cue was a
+body that could be touched, and poses were not rounded. Made by `python benchmarks/memory_need.py`; `docs/memory.md`
+discusses it.
 
 """
 SWEEP_FIELDS = ("env_id", "delay", "k", "episodes", "successes")

@@ -113,12 +113,12 @@ class RotateCue(CueRule[RotateState]):
 
     @staticmethod
     def _targets(own: Tensor, apart: Tensor) -> list[Tensor]:
-        """The angles to turn by, from the prompted ones and how far the other start lies apart, rad."""
+        """The angles to turn by, from the episode's own and how far the other start lies apart, rad."""
         return [own + wrapped(2 * apart) / 2 + turn for turn in (0.0, math.pi, -math.pi)]
 
     def differs(self, task: Any, s: RotateState) -> Tensor:
         start = heading(s.start[:, 3:]).to(torch.float32)
-        own = s.target[:, None]
+        own = s.goal[:, None]
         # a peg that nobody has turned must not count as turned either
         apart = [
             ((target - own).abs() > 2 * TOLERANCE) & (target.abs() > 2 * TOLERANCE)
@@ -128,7 +128,7 @@ class RotateCue(CueRule[RotateState]):
 
     def with_cue_of(self, task: Any, s: RotateState, partner: Tensor) -> list[RotateState]:
         start = heading(s.start[:, 3:]).to(torch.float32)
-        return [replace(copy_state(s), target=target) for target in self._targets(s.target, start[partner] - start)]
+        return [replace(copy_state(s), goal=goal) for goal in self._targets(s.goal, start[partner] - start)]
 
     def gone(self, s: RotateState) -> Tensor:
         return s.turned.abs() > TOLERANCE

@@ -88,8 +88,8 @@ def read_out(recorder: Recorder, times: Sequence[int], task: Any) -> list[dict[s
                 curve.append({"t": t, **_scores(rows, rows[f"cue {k}"], part.discrete)})
         entry: dict[str, Any] = {"cue": part.name, "score": "accuracy" if part.discrete else "R2"}
         if part.discrete:
-            labels = torch.cat([recorder.at(row["t"])[f"cue {k}"].flatten() for row in curve[:1]])
-            classes = int(labels.max()) + 1 if len(labels) else 0
+            # no curve: too few episodes were running
+            classes = int(recorder.at(curve[0]["t"])[f"cue {k}"].max()) + 1 if curve else 0
             entry |= {"classes": classes, "chance": 1 / classes if classes else None}
         else:
             entry["chance"] = 0.0
