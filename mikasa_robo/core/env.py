@@ -38,6 +38,7 @@ class MemoryEnv(SavedTask[TaskState]):
     A task defines the hooks of `TaskHooks`: its objects (`build`) and pure functions of tensors that say what is drawn
     (`sample`), what is on view and where (`layout`), what a step means (`update_state`), who has succeeded or failed
     (`outcome`), what is rewarded (`reward_terms`) and what an agent has to remember (`oracle`).
+    In tasks with ``cue_bodies`` a cue is drawn but cannot be touched: a free arm passes through it.
 
     Observation: ``obs_mode`` is any of these joined with "+". "state" alone gives a tensor, all others a flat dict:
     ``state`` float32 (N, D): joint positions and speeds, TCP pose, prompt, phase (one-hot), t / T, for each object a
