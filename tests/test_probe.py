@@ -300,11 +300,11 @@ def test_the_cue_of_a_peg_is_how_it_lay() -> None:
     for other in others:
         assert isinstance(other, RotateState)
         # where the peg ends up is where the prompted angle from the other start is, either end first
-        apart = start + other.target - (start[partner] + s.target)
+        apart = start + other.goal - (start[partner] + s.goal)
         assert torch.allclose((2 * apart).cos(), torch.ones_like(apart), atol=1e-5)
     differs = rule.differs(task, s)[torch.arange(32), partner]
     for other in others:
-        assert bool(((other.target - s.target).abs() > 2 * TOLERANCE)[differs].all())
+        assert bool(((other.goal - s.goal).abs() > 2 * TOLERANCE)[differs].all())
     assert not bool(rule.differs(task, s).diagonal().any())
     turned = replace(s, turned=torch.full((32,), 2 * TOLERANCE))
     assert not bool(rule.gone(s).any())
