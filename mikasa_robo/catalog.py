@@ -6,6 +6,7 @@ tests and documentation all read it. This module needs only the standard library
 Source: "Memory, Benchmark & Robots" (MIKASA, arXiv 2502.10550), Table 1 and appendix E.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -161,7 +162,7 @@ def _family(
     modes: Mapping[str, Mapping[str, Any]],
     *,
     memory: MemoryType,
-    certification: Certification,
+    certification: Certification | None = None,
     paper: bool = True,
     cue: int,
     cues: int | Callable[..., int] = 1,
@@ -281,74 +282,44 @@ def _rows() -> Iterator[TaskSpec]:
         view=WHOLE_TABLE,
         gallery=("Medium", WHOLE_TABLE),
     )
-    yield from _family(
-        "RotateLenient",
-        _SIGNS,
-        memory="spatial",
-        certification="body",
-        cue=1,
-        response=89,
+    rotate = functools.partial(
+        _family,
         oracle="signed angle still to turn",
         oracle_shape=(1,),
         prompt="target angle",
-        instruction="Remember how the peg lies at the start and turn it {words}.",
-        words=_TURN,
-        entry_point="mikasa_robo.tasks.rotate:RotateLenient",
-        skill=_ROTATE_SKILL,
-        gallery=("Pos", NEAR),
-    )
-    yield from _family(
-        "RotateLenient",
-        _SIGNS_REPLACED,
-        memory="spatial",
-        certification="certified",
-        paper=False,
-        cue=5,
-        delay=5,
-        response=110,
-        oracle="signed angle still to turn",
-        oracle_shape=(1,),
-        prompt="target angle",
-        instruction="Remember which way the peg points before it is hidden; where it comes back, turn it until it points"
-        " {words}.",
-        words=_POINT,
-        entry_point="mikasa_robo.tasks.rotate:RotateLenient",
         skill=_ROTATE_SKILL,
     )
-    yield from _family(
-        "RotateStrict",
-        _SIGNS,
-        memory="object",
-        certification="body",
-        cue=1,
-        response=89,
-        oracle="signed angle still to turn",
-        oracle_shape=(1,),
-        prompt="target angle",
-        instruction="Remember how the peg lies at the start and turn it {words}, without moving its centre away.",
-        words=_TURN,
-        entry_point="mikasa_robo.tasks.rotate:RotateStrict",
-        skill=_ROTATE_SKILL,
-        gallery=("PosNeg", NEAR),
-    )
-    yield from _family(
-        "RotateStrict",
-        _SIGNS_REPLACED,
-        memory="object",
-        certification="certified",
-        paper=False,
-        cue=5,
-        delay=5,
-        response=110,
-        oracle="signed angle still to turn",
-        oracle_shape=(1,),
-        prompt="target angle",
-        instruction="Remember which way the peg points before it is hidden; where it comes back, turn it until it points"
-        " {words}, without moving its centre away.",
-        words=_POINT,
-        entry_point="mikasa_robo.tasks.rotate:RotateStrict",
-        skill=_ROTATE_SKILL,
-    )
+    strict = ", without moving its centre away"
+    memory: MemoryType
+    for family, memory, also, pictured in (
+        ("RotateLenient", "spatial", "", "Pos"),
+        ("RotateStrict", "object", strict, "PosNeg"),
+    ):
+        yield from rotate(
+            family,
+            _SIGNS,
+            memory=memory,
+            certification="body",
+            cue=1,
+            response=89,
+            instruction="Remember how the peg lies at the start and turn it {words}" + also + ".",
+            words=_TURN,
+            entry_point=f"mikasa_robo.tasks.rotate:{family}",
+            gallery=(pictured, NEAR),
+        )
+        yield from rotate(
+            family,
+            _SIGNS_REPLACED,
+            memory=memory,
+            paper=False,
+            cue=5,
+            delay=5,
+            response=110,
+            instruction="Remember which way the peg points before it is hidden; where it comes back, turn it until it points"
+            " {words}" + also + ".",
+            words=_POINT,
+            entry_point=f"mikasa_robo.tasks.rotate:{family}",
+        )
     yield from _family(
         "TakeItBack",
         {"": {}},
@@ -367,7 +338,6 @@ def _rows() -> Iterator[TaskSpec]:
         "TakeItBack",
         {"Replaced": {"recall": "replaced"}},
         memory="spatial",
-        certification="certified",
         paper=False,
         cue=5,
         delay=5,
@@ -475,14 +445,15 @@ def _rows() -> Iterator[TaskSpec]:
         skill=_TOUCH_SKILL,
         gallery=("3", NEAR),
     )
-    # forms of the paper's tasks that are ours
-    for family, instruction in (
+    for family, module, instruction in (
         (
             "Intercept",
+            "intercept",
             "Watch how the ball rolls before it is hidden and guide it so that it comes to rest in the goal disc.",
         ),
         (
             "InterceptGrab",
+            "intercept_grab",
             "Watch how the ball rolls before it is hidden, catch it with the gripper and lift it up.",
         ),
     ):
@@ -490,16 +461,12 @@ def _rows() -> Iterator[TaskSpec]:
             family,
             _HIDDEN,
             memory="spatial",
-            certification="report held",
             paper=False,
             cue=90,
             oracle="initial velocity of the ball",
             oracle_shape=(3,),
             instruction=instruction,
-            entry_point={
-                "Intercept": "mikasa_robo.tasks.intercept:Intercept",
-                "InterceptGrab": "mikasa_robo.tasks.intercept_grab:InterceptGrab",
-            }[family],
+            entry_point=f"mikasa_robo.tasks.{module}:{family}",
             skill=_INTERCEPT_SKILL,
             view=WHOLE_TABLE,
         )
