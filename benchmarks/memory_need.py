@@ -104,11 +104,6 @@ def goal(row: TaskSpec) -> float:
     return 0.99
 
 
-def can_be_held(row: TaskSpec) -> bool:
-    """Whether there are steps in which the arm can be held: before the response phase, or before a ball is hidden."""
-    return row.response > 0 or "blank_steps" in row.kwargs
-
-
 def beats(outcome: Outcome, bound: float, level: float = STRICT) -> bool:
     """Whether the interval of a success rate lies above ``bound``."""
     return outcome.interval(level)[0] > bound
@@ -120,8 +115,8 @@ def runs_of(row: TaskSpec) -> list[tuple[str, PolicyName, dict[str, Any]]]:
     for name, policy, arm in RUNS:
         if policy is None:
             policy = CHEATS.get(row.family + row.mode, CHEATS.get(row.family))
-            arm = arm if can_be_held(row) else "free"
-        if policy is None or (arm == "held" and not can_be_held(row)):
+            arm = arm if row.can_hold_arm else "free"
+        if policy is None or (arm == "held" and not row.can_hold_arm):
             continue
         if policy == "reward-reader" and not row.family.startswith("Remember"):
             continue
@@ -162,7 +157,7 @@ def certification(row: TaskSpec, runs: Mapping[str, Outcome]) -> Certification:
     if holds_arm(row):
         return "certified"
     # where the arm is free while the cue is on view, a better posture policy may exist than the one that we wrote
-    return "report held" if can_be_held(row) else "body"
+    return "report held" if row.can_hold_arm else "body"
 
 
 def verdict(row: TaskSpec, runs: Mapping[str, Outcome]) -> str:
@@ -303,8 +298,8 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
     curves: dict[tuple[str, int], dict[int, float]] = {}
     table = []
     for row in rows:
-        for delay in options.delay if can_be_held(row) else (0,):
-            dial = {"delay_steps": delay} if can_be_held(row) else {}
+        for delay in options.delay if row.can_hold_arm else (0,):
+            dial = {"delay_steps": delay} if row.can_hold_arm else {}
             curve: dict[int, float] = {}
 
             def succeeds(
@@ -334,7 +329,7 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
                 low, high = (low, middle) if succeeds(middle) else (middle, high)
             curves[row.id, delay] = dict(sorted(curve.items()))
             told = f"{high}" if high >= 0 else "more than the episode"
-            specified = str(delay) if can_be_held(row) else "always on view"
+            specified = str(delay) if row.can_hold_arm else "always on view"
             table.append(f"| `{row.id}` | {specified} | {told} | {100 * curve[0]:.0f} |")
     head = (
         f"| ID | delay (specified horizon) | smallest k with success above {ENOUGH:.0%} | success with k = 0, % |\n"
@@ -364,7 +359,7 @@ def draw(curves: dict[tuple[str, int], dict[int, float]], path: Path) -> None:
     for axis, env_id in zip(axes.flat, ids, strict=False):
         for (other, delay), curve in curves.items():
             if other == env_id:
-                label = f"delay {delay}" if can_be_held(CATALOG[env_id]) else "always on view"
+                label = f"delay {delay}" if CATALOG[env_id].can_hold_arm else "always on view"
                 axis.plot(list(curve), list(curve.values()), marker=".", label=label)
         axis.set(xlabel="views remembered, k")
         axis.set_title(env_id, fontsize=9)

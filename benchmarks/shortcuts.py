@@ -24,9 +24,9 @@ from mikasa_robo.core.rest import REST_STEPS
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.policies import ExhaustiveSearch, Expert, Policy
 from mikasa_robo.experts.rotating import fold
+from mikasa_robo.experts.servoing import MeanVelocity
 from mikasa_robo.experts.skill import Skill, View
 from mikasa_robo.experts.taking_back import CUBE, MAGENTA, RED
-from mikasa_robo.tasks.rolling_ball import DRIFT, RollingBallTask
 from mikasa_robo.tasks.rotate import TOLERANCE, Rotate, heading
 from mikasa_robo.tasks.take_it_back import LANES
 
@@ -81,15 +81,6 @@ class Bearing(Policy):
         lanes = torch.tensor(LANES, device=y.device)
         lane = lanes[(y[:, None] - lanes).abs().argmin(dim=1)]
         return torch.stack([torch.zeros_like(lane), lane], dim=1)
-
-
-class MeanVelocity(Policy):
-    """Assumes that the ball has the mean velocity of its mode."""
-
-    def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
-        speeds = cast(RollingBallTask[Any], self.skill.task).speed_range
-        mean = torch.tensor([sum(DRIFT) / 2, sum(speeds) / 2], device=self.skill.device)
-        return mean.expand(self.skill.num_envs, 2)
 
 
 @dataclass

@@ -127,6 +127,11 @@ class TaskSpec:
         return self.horizon + (self.cue + self.delay if self.cues > 1 else 0)
 
     @property
+    def can_hold_arm(self) -> bool:
+        """Whether ``arm="held"`` has steps to hold the arm in: before the response, or before a ball is hidden."""
+        return self.response > 0 or "blank_steps" in self.kwargs
+
+    @property
     def make_kwargs(self) -> dict[str, Any]:
         """All that the constructor is given: the lengths of the phases and ``kwargs``, which win."""
         phases = {"cue_steps": self.cue // self.cues, "delay_steps": self.delay, "response_steps": self.response}

@@ -54,10 +54,10 @@ class Args:
     """ppo learns from the reward, dagger from the labels of a teacher on its own way."""
     teacher: tuple[str, ...] = ("expert", "posture")
     """The teachers of dagger, an attacker each: policies of `mikasa expert`. expert knows the cue, so a student without
-    memory can only average what it does; posture writes the cue into its last joint, which a student can learn too."""
+    memory can only average what it does; posture writes the cue into its body, which a student can learn too."""
     arm: Literal["held", "free"] = "held"
-    """held keeps the arm still until the response phase, so that no posture holds the cue. Tasks that have no response
-    phase are always attacked with a free arm."""
+    """held keeps the arm still until the response phase, so that no posture holds the cue. Tasks in which the arm is
+    never held are always attacked with a free arm."""
     obs: str = "objects+joints+time"
     """What attackers see: parts of an observation joined with '+'. state and oracle tell them the cue."""
     env_kwargs: tuple[str, ...] = ()
@@ -226,7 +226,7 @@ def plan(args: Args, env_ids: Sequence[str]) -> Iterator[Attack]:
     """The training runs, ID by ID: the first results are complete lines of the table."""
     kwargs = " ".join(args.env_kwargs)
     for env_id in env_ids:
-        arm = args.arm if CATALOG[env_id].response else "free"
+        arm = args.arm if CATALOG[env_id].can_hold_arm else "free"
         for attacker in args.attacker:
             steps = args.ppo_steps if attacker == "ppo" else args.dagger_steps
             for teacher in ("",) if attacker == "ppo" else args.teacher:

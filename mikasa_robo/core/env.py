@@ -267,11 +267,12 @@ class MemoryEnv(SavedTask[TaskState]):
 
     def _get_obs_sensor_data(self, apply_texture_transforms: bool = True) -> dict[str, dict[str, Tensor]]:
         cameras: dict[str, dict[str, Tensor]] = super()._get_obs_sensor_data(apply_texture_transforms)
-        for textures in cameras.values():
-            for name, channels in observations.SEGMENTATION_CHANNELS.items():
-                if name in textures:
-                    textures[name] = image = textures[name].clone()
-                    image[..., channels] = self.object_layout.renumber(image[..., channels])
+        if self.cue_bodies:
+            for textures in cameras.values():
+                for name, channels in observations.SEGMENTATION_CHANNELS.items():
+                    if name in textures:
+                        textures[name] = image = textures[name].clone()
+                        image[..., channels] = self.object_layout.renumber(image[..., channels])
         return cameras
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:

@@ -57,8 +57,8 @@ class Peek(Policy):
     It stores nothing of the cue. Like `ExhaustiveSearch` it knows which mug it is at, and it takes the last mug without
     looking. The first is the left or the right mug, by chance.
 
-    It was written against the rules of commit a9c1e03, where `visible` showed the ball under a raised mug and a look was no
-    mistake; with ``take_if_alive=False`` it then succeeded in 72 % (Push) and 53 % (Pick) of 64 episodes with
+    It was written against earlier rules, by which `visible` showed the ball under a raised mug and a look was no mistake;
+    with ``take_if_alive=False`` it then succeeded in 72 % (Push) and 53 % (Pick) of 64 episodes with
     ``arm="held"``; most others ran out of time. In the present ShellGame a look that would uncover the ball ends the episode
     or has found the right mug, and a smaller one shows nothing. Both leave the chance of a guess, 1/3.
 
