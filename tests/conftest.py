@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,17 @@ def why_no_gpu() -> str | None:
     import torch  # here, not above: tests that need no torch should not wait for it
 
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """The test's tensors are small: more threads would only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 # ---------------------------------------------------------------------- several processes

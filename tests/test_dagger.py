@@ -34,12 +34,7 @@ SMALL = {"memory_size": 16, "token_size": 16, "head_sizes": (16,)}
 ENV = "RememberColor3-v0"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def made(obs_mode: str = "objects+joints", n: int = 4, env_id: str = ENV, **kwargs: Any) -> Any:

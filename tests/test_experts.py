@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,7 @@ EPISODES = 50
 CHOICES = [env_id for env_id in MECHANICS if memory_need.chance(CATALOG[env_id]) is not None]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def run(env_id: str, policy: PolicyName, episodes: int = EPISODES, k: int = 1000, **kwargs: Any) -> Outcome:

@@ -19,6 +19,8 @@ from mikasa_robo.experts.reward_reading import RewardReader
 from mikasa_robo.experts.servoing import MeanVelocity, Servo
 from mikasa_robo.tasks.rolling_ball import BLANK_START, RollingBallTask
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 HIDDEN = [row.id for row in CATALOG.values() if row.kwargs.get("blank_steps")]
 BLANK = 3
 
@@ -160,7 +162,6 @@ def test_what_a_memory_measures_is_what_the_oracle_tells() -> None:
 
 
 def rate(env_id: str, maker: PolicyMaker, episodes: int = 24, **kwargs: Any) -> float:
-    torch.set_num_threads(1)
     return evaluate(env_id, maker, episodes, episodes, seed=7, **kwargs).rate
 
 

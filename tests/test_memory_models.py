@@ -36,12 +36,13 @@ CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 every_model = pytest.mark.parametrize("name", list(MEMORIES))
 
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    torch.set_num_threads(1)
+def _default_dtype() -> Iterator[None]:
+    dtype = torch.get_default_dtype()
     yield
-    torch.set_num_threads(before)
     torch.set_default_dtype(dtype)
 
 

@@ -52,12 +52,7 @@ sys.exit({module}.main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def rows_of(run_dir: Path) -> list[dict[str, str]]:

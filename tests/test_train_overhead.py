@@ -35,12 +35,7 @@ def overhead() -> Any:
         return importlib.import_module("train_overhead")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.mark.parametrize(("num_envs", "trained"), [(64, 303_104), (1024, 327_680), (4096, 524_288)])
