@@ -215,9 +215,20 @@ def _family(
 
 
 _SPEEDS = {"Slow": {"speed": "slow"}, "Medium": {"speed": "medium"}, "Fast": {"speed": "fast"}}
+# more drift than in the paper's form, so that it has to be remembered too, from where every way stays within reach
 _HIDDEN = {
-    "MediumHidden": {"speed": "medium", "blank_steps": 24, "drift_range": (-0.1, 0.05)},
-    "FastHidden": {"speed": "fast", "blank_steps": 18, "drift_range": (-0.1, 0.1)},
+    "MediumHidden": {
+        "speed": "medium",
+        "blank_steps": 24,
+        "drift_range": (-0.1, 0.1),
+        "start_range": (-0.24, -0.12),
+    },
+    "FastHidden": {
+        "speed": "fast",
+        "blank_steps": 18,
+        "drift_range": (-0.1, 0.1),
+        "start_range": (-0.24, -0.14),
+    },
 }
 _SIGNS = {"Pos": {"both_ways": False}, "PosNeg": {"both_ways": True}}
 _TURN = {"Pos": "counter-clockwise by the given angle", "PosNeg": "by the given angle, in the direction of its sign"}

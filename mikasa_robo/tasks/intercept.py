@@ -15,7 +15,7 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
-from .rolling_ball import DRIFT, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import DRIFT, START_X, RollingBallTask, RollingState, ball_speed, sample_roll
 
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
@@ -30,10 +30,13 @@ class InterceptState(RollingState):
 
 
 def sample_ball_and_goal(
-    u: Uniforms, speeds: tuple[float, float], drift: tuple[float, float] = DRIFT
+    u: Uniforms,
+    speeds: tuple[float, float],
+    drift: tuple[float, float] = DRIFT,
+    start_x: tuple[float, float] = START_X,
 ) -> InterceptState:
     """Draw the ball and the disc's y. Takes 5 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift)
+    start, velocity = sample_roll(u, speeds, drift, start_x)
     goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
     return InterceptState(
         start=start.to(torch.float32), velocity=velocity.to(torch.float32), goal=goal.to(torch.float32)
@@ -71,7 +74,7 @@ class Intercept(RollingBallTask[InterceptState]):
         return [self.build_rolling_ball(), disc]
 
     def sample(self, u: Uniforms) -> InterceptState:
-        return sample_ball_and_goal(u, self.speed_range, self.drift_range)
+        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_range)
 
     def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         on_view, ball = super().layout(s, elapsed)

@@ -15,7 +15,7 @@ from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.tabletop import FINGERS
 
-from .rolling_ball import DRIFT, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import DRIFT, START_X, RollingBallTask, RollingState, ball_speed, sample_roll
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
 
@@ -27,9 +27,14 @@ class InterceptGrabState(RollingState):
     grasped: Tensor  # (N,) bool, both fingers were on the ball in the last step
 
 
-def sample_ball(u: Uniforms, speeds: tuple[float, float], drift: tuple[float, float] = DRIFT) -> InterceptGrabState:
+def sample_ball(
+    u: Uniforms,
+    speeds: tuple[float, float],
+    drift: tuple[float, float] = DRIFT,
+    start_x: tuple[float, float] = START_X,
+) -> InterceptGrabState:
     """Draw the ball. Takes 4 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift)
+    start, velocity = sample_roll(u, speeds, drift, start_x)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
 
@@ -59,7 +64,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         return [self.build_rolling_ball()]
 
     def sample(self, u: Uniforms) -> InterceptGrabState:
-        return sample_ball(u, self.speed_range, self.drift_range)
+        return sample_ball(u, self.speed_range, self.drift_range, self.start_range)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
         s.grasped = touching[:, FINGERS, 0].all(dim=1)
