@@ -221,13 +221,13 @@ _HIDDEN = {
         "speed": "medium",
         "blank_steps": 24,
         "drift_range": (-0.1, 0.1),
-        "start_range": (-0.24, -0.12),
+        "start_x_range": (-0.24, -0.12),
     },
     "FastHidden": {
         "speed": "fast",
         "blank_steps": 18,
         "drift_range": (-0.1, 0.1),
-        "start_range": (-0.24, -0.14),
+        "start_x_range": (-0.24, -0.14),
     },
 }
 _SIGNS = {"Pos": {"both_ways": False}, "PosNeg": {"both_ways": True}}

@@ -121,7 +121,7 @@ def test_a_held_arm_is_held_until_the_ball_is_hidden() -> None:
         ({"blank_steps": 2.5}, r"blank_steps=2\.5"),
         ({"drift_range": (0.1, 0.5)}, r"drift_range=\(0\.1, 0\.5\)"),
         ({"drift_range": 0.1}, r"drift_range=0\.1"),
-        ({"start_range": (-0.9, -0.1)}, r"start_range=\(-0\.9, -0\.1\)"),
+        ({"start_x_range": (-0.9, -0.1)}, r"start_x_range=\(-0\.9, -0\.1\)"),
         ({"delay_steps": 3}, "delay_steps=3 must be 0: .*blank_steps"),
     ],
 )
@@ -131,7 +131,7 @@ def test_bad_dials_are_named(arguments: dict[str, Any], named: str) -> None:
 
 
 def test_drifts_and_starts_are_drawn_from_their_ranges() -> None:
-    env = make("InterceptGrabFast-v0", 64, drift_range=(-0.1, 0.2), start_range=(-0.2, 0.05), obs_mode="none")
+    env = make("InterceptGrabFast-v0", 64, drift_range=(-0.1, 0.2), start_x_range=(-0.2, 0.05), obs_mode="none")
     env.reset(seed=0)
     drift, start = base(env).task_state.velocity[:, 0], base(env).task_state.start[:, 0]
     assert -0.1 <= float(drift.min()) < -0.05

@@ -74,7 +74,7 @@ class Intercept(RollingBallTask[InterceptState]):
         return [self.build_rolling_ball(), disc]
 
     def sample(self, u: Uniforms) -> InterceptState:
-        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_range)
+        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_x_range)
 
     def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         on_view, ball = super().layout(s, elapsed)

@@ -64,7 +64,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         return [self.build_rolling_ball()]
 
     def sample(self, u: Uniforms) -> InterceptGrabState:
-        return sample_ball(u, self.speed_range, self.drift_range, self.start_range)
+        return sample_ball(u, self.speed_range, self.drift_range, self.start_x_range)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
         s.grasped = touching[:, FINGERS, 0].all(dim=1)

@@ -30,7 +30,7 @@ DRIFT_LIMITS = (-0.3, 0.3)  # m/s
 BLANK_START = 4
 """The first t at which a ball with ``blank_steps`` is hidden: four views before it show how fast it rolls."""
 START_X = (-0.35, -0.05)  # m
-START_LIMITS = (-0.45, 0.1)  # m
+START_X_LIMITS = (-0.45, 0.1)  # m
 START_Y = (-0.9, -0.65)  # m
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball keeps rolling without slipping. Over the 1.2 m to the far edge of the
@@ -56,9 +56,9 @@ def drift_range_of(drift_range: Sequence[float] | None) -> tuple[float, float]:
     return DRIFT if drift_range is None else number_range("drift_range", drift_range, *DRIFT_LIMITS, unit="m/s")
 
 
-def start_range_of(start_range: Sequence[float] | None) -> tuple[float, float]:
+def start_x_range_of(start_x_range: Sequence[float] | None) -> tuple[float, float]:
     """Return the range (low, high), m, that the constructor argument asks for. Raises ValueError if it is invalid."""
-    return START_X if start_range is None else number_range("start_range", start_range, *START_LIMITS, unit="m")
+    return START_X if start_x_range is None else number_range("start_x_range", start_x_range, *START_X_LIMITS, unit="m")
 
 
 def sample_roll(
@@ -108,7 +108,7 @@ class RollingBallTask(MemoryEnv[S]):
         speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
         speed_range: (low, high) of the speed along y, 0.15…2 m/s, in place of the named one.
         drift_range: (low, high) of the speed along x, -0.3…0.3 m/s; None: the paper's, 0…0.05 m/s.
-        start_range: (low, high) of x at t = 0, -0.45…0.1 m; None: the paper's, -0.35…-0.05 m. With much drift a narrower one
+        start_x_range: (low, high) of x at t = 0, -0.45…0.1 m; None: the paper's, -0.35…-0.05 m. With much drift a narrower one
             keeps the ball's way where the arm reaches.
         blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
@@ -123,7 +123,7 @@ class RollingBallTask(MemoryEnv[S]):
         speed: Literal["slow", "medium", "fast"] = "slow",
         speed_range: Sequence[float] | None = None,
         drift_range: Sequence[float] | None = None,
-        start_range: Sequence[float] | None = None,
+        start_x_range: Sequence[float] | None = None,
         blank_steps: int = 0,
         delay_steps: int = 0,
         response_steps: int = 0,
@@ -131,7 +131,7 @@ class RollingBallTask(MemoryEnv[S]):
     ) -> None:
         self.speed_range = speed_range_of(speed, speed_range)
         self.drift_range = drift_range_of(drift_range)
-        self.start_range = start_range_of(start_range)
+        self.start_x_range = start_x_range_of(start_x_range)
         self.blank_steps = whole_number("blank_steps", blank_steps, 0, MOST_STEPS, "control steps")
         for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
             if value != 0:
