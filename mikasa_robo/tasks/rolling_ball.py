@@ -108,8 +108,8 @@ class RollingBallTask(MemoryEnv[S]):
         speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
         speed_range: (low, high) of the speed along y, 0.15…2 m/s, in place of the named one.
         drift_range: (low, high) of the speed along x, -0.3…0.3 m/s; None: the paper's, 0…0.05 m/s.
-        start_x_range: (low, high) of x at t = 0, -0.45…0.1 m; None: the paper's, -0.35…-0.05 m. With much drift a narrower one
-            keeps the ball's way where the arm reaches.
+        start_x_range: (low, high) of x at t = 0, -0.45…0.1 m; None: the paper's, -0.35…-0.05 m. With much drift a narrower
+            one keeps the ball's way where the arm reaches.
         blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
         delay_steps, response_steps: 0.
