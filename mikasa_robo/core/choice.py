@@ -256,7 +256,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         terms = {
             "reach": torch.where(s.complete, one, near),
             "touch": torch.where(s.complete, one, held.to(near.dtype)),
-            "still": rewards.still_when(s.complete | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(s.complete, data.joint_speed, data.responding),
         }
         if self.num_targets > 1:
             terms["progress"] = s.counted.sum(dim=1) / self.num_targets

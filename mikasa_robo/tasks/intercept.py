@@ -15,11 +15,13 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
-from .rolling_ball import DRIFT, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import DRIFT, RollingBallTask, RollingState, at_hand, ball_speed, distance_to_way, sample_roll
 
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
 GOAL_Y = (-0.2, 0.2)  # m
+PLACE_SHARPNESS = 2.0
+"""Of `place`, 1/m: a ball that was stopped at the far end of the table, 0.7 m from the disc, still earns 0.1 of it."""
 
 
 @dataclass
@@ -58,6 +60,10 @@ class Intercept(RollingBallTask[InterceptState]):
     The scripted expert stops the ball with the fingertips, closes the gripper and drags the ball to the disc; it succeeds
     in 98 to 100 % of the episodes in each mode. PhysX throws about one slow ball in four back from a resting finger,
     although the restitution is 0.
+
+    Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``place`` for
+    a ball near the disc if it is at the hand, ``rest`` for a slow ball in the disc, and ``still`` for an arm at rest with the
+    ball in the disc. So a ball that rolls past the disc by itself earns nothing, and nor does running after it.
 
     Args:
         speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
@@ -100,8 +106,8 @@ class Intercept(RollingBallTask[InterceptState]):
         in_goal = remaining == 0
         slow = rewards.closeness(ball_speed(data))
         return {
-            "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
-            "place": rewards.closeness(remaining),
+            "reach": rewards.closeness(distance_to_way(data)),
+            "place": rewards.closeness(remaining, PLACE_SHARPNESS) * at_hand(data),
             "rest": torch.where(in_goal, slow, torch.zeros_like(slow)),
             "still": rewards.still_when(in_goal, data.joint_speed),
         }

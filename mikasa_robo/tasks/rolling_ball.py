@@ -13,10 +13,12 @@ from torch import Tensor
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball, build_ball_image
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.checks import number_range, one_of, warn_hard, whole_number
+from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import MOST_STEPS
 from mikasa_robo.core.sampling import Uniforms, between, upright
 from mikasa_robo.core.visibility import ObjectLayout
+from mikasa_robo.tensors import length, total
 
 SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
 """m/s along y."""
@@ -210,3 +212,22 @@ class RollingBallTask(MemoryEnv[S]):
 def ball_speed(data: StepData) -> Tensor:
     """(N,) speed of the ball's centre over the last control step, m/s."""
     return data.speeds[:, 0]
+
+
+def at_hand(data: StepData) -> Tensor:
+    """(N,) in [0, 1]: `rewards.reach` of the ball by the TCP."""
+    return rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3])
+
+
+def distance_to_way(data: StepData) -> Tensor:
+    """(N,) distance of the TCP from the straight way that the ball has still before it, m; the way starts at the ball.
+
+    It is that from a ball at rest, or from one that has rolled past. The present distance from a rolling ball would reward
+    an arm that runs after it; from its way an arm that waits where it will pass.
+    """
+    ball, velocity = data.objects[:, 0, :3], data.objects[:, 0, 7:10]
+    to_hand = data.tcp[:, :3] - ball
+    speed_squared = total((velocity * velocity).unbind(-1))
+    # how long the ball takes to pass the hand: never, if it rests
+    seconds = total((to_hand * velocity).unbind(-1)) / speed_squared.clamp(min=1e-6)
+    return length(to_hand - velocity * seconds.clamp(min=0)[:, None])

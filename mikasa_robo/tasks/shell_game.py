@@ -259,7 +259,7 @@ class ShellGame(MemoryEnv[ShellState]):
         return {
             "reach": torch.where(touched, 1.0, near),
             "touch": torch.where(touched, 1.0, held),
-            "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(touched, data.joint_speed, data.responding),
         }
 
     def _push_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
@@ -271,7 +271,7 @@ class ShellGame(MemoryEnv[ShellState]):
         return {
             "reach": torch.where(in_zone, 1.0, rewards.reach(data.tcp[:, :3], behind)),
             "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1) * ~lies,
-            "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(in_zone, data.joint_speed, data.responding),
         }
 
     def _pick_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
@@ -282,7 +282,7 @@ class ShellGame(MemoryEnv[ShellState]):
             "reach": rewards.reach(data.tcp[:, :3], mug[:, :3]),
             "grasp": grasped,
             "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
-            "still": rewards.still_when((height > LIFT_HEIGHT) | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(height > LIFT_HEIGHT, data.joint_speed, data.responding),
         }
 
     def oracle(self, s: ShellState) -> Tensor:

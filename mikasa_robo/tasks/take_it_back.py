@@ -213,7 +213,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": s.grasped.to(way_back.dtype),
             "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
-            "still": rewards.still_when(arrived | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(arrived, data.joint_speed, data.responding),
         }
 
     def oracle(self, s: TakeItBackState) -> Tensor:
