@@ -268,6 +268,8 @@ def test_a_ball_that_rolls_past_the_disc_by_itself_earns_nothing(env: Env) -> No
         ({"speed_range": (0.5, float("nan"))}, r"speed_range=\(0\.5, nan\)"),
         ({"speed_range": ("0.5", 1)}, r"speed_range=\('0\.5', 1\)"),
         ({"speed_range": (True, True)}, r"speed_range=\(True, True\)"),
+        ({"start_y_range": (-0.9, -0.2)}, r"start_y_range=\(-0\.9, -0\.2\).*<= -0\.3 m"),
+        ({"start_y_range": -0.5}, r"start_y_range=-0\.5"),
         ({"cue_steps": 0}, "cue_steps=0"),
         ({"delay_steps": 5}, "delay_steps=5 must be 0"),
         ({"response_steps": 5}, "response_steps=5 must be 0"),
@@ -295,9 +297,12 @@ def test_a_speed_range_takes_the_place_of_the_named_speed() -> None:
 
 
 def test_the_dials_reach_the_task() -> None:
-    env = make(MODES["fast"], 2, speed_range=(0.3, 0.31), cue_steps=4)
+    env = make(MODES["fast"], 2, speed_range=(0.3, 0.31), start_y_range=(-0.5, -0.4), cue_steps=4)
     env.reset(seed=0)
     assert task_of(env).horizon == 4
+    start = task_of(env).task_state.start[:, 1]
+    assert bool(((start >= -0.5) & (start <= -0.4)).all())
+    assert torch.allclose(task_of(env).object_layout.read()[:, BALL, 1], start)
     velocity = task_of(env).task_state.velocity[:, 1]
     assert bool(((velocity >= 0.3) & (velocity <= 0.31)).all())
     for k in range(1, 5):

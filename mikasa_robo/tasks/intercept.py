@@ -15,7 +15,16 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
-from .rolling_ball import DRIFT, RollingBallTask, RollingState, at_hand, ball_speed, distance_to_way, sample_roll
+from .rolling_ball import (
+    DRIFT,
+    START_Y,
+    RollingBallTask,
+    RollingState,
+    at_hand,
+    ball_speed,
+    distance_to_way,
+    sample_roll,
+)
 
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
@@ -32,10 +41,13 @@ class InterceptState(RollingState):
 
 
 def sample_ball_and_goal(
-    u: Uniforms, speeds: tuple[float, float], drift: tuple[float, float] = DRIFT
+    u: Uniforms,
+    speeds: tuple[float, float],
+    drift: tuple[float, float] = DRIFT,
+    start_y: tuple[float, float] = START_Y,
 ) -> InterceptState:
     """Draw the ball and the disc's y. Takes 5 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift)
+    start, velocity = sample_roll(u, speeds, drift, start_y)
     goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
     return InterceptState(
         start=start.to(torch.float32), velocity=velocity.to(torch.float32), goal=goal.to(torch.float32)
@@ -62,11 +74,11 @@ class Intercept(RollingBallTask[InterceptState]):
     although the restitution is 0.
 
     Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``place`` for
-    a ball near the disc if it is at the hand, ``rest`` for a slow ball in the disc, and ``still`` for an arm at rest with the
-    ball in the disc. So a ball that rolls past the disc by itself earns nothing, and nor does running after it.
+    a ball near the disc if it is at the hand, ``rest`` for a slow ball in the disc, and ``still`` for an arm at rest while
+    the ball is there. So a ball that rolls past the disc by itself earns nothing.
 
     Args:
-        speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 5
@@ -77,7 +89,7 @@ class Intercept(RollingBallTask[InterceptState]):
         return [self.build_rolling_ball(), disc]
 
     def sample(self, u: Uniforms) -> InterceptState:
-        return sample_ball_and_goal(u, self.speed_range, self.drift_range)
+        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_y_range)
 
     def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         on_view, ball = super().layout(s, elapsed)

@@ -15,7 +15,16 @@ from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.tabletop import FINGERS
 
-from .rolling_ball import DRIFT, RollingBallTask, RollingState, at_hand, ball_speed, distance_to_way, sample_roll
+from .rolling_ball import (
+    DRIFT,
+    START_Y,
+    RollingBallTask,
+    RollingState,
+    at_hand,
+    ball_speed,
+    distance_to_way,
+    sample_roll,
+)
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
 
@@ -27,9 +36,14 @@ class InterceptGrabState(RollingState):
     grasped: Tensor  # (N,) bool, both fingers were on the ball in the last step
 
 
-def sample_ball(u: Uniforms, speeds: tuple[float, float], drift: tuple[float, float] = DRIFT) -> InterceptGrabState:
+def sample_ball(
+    u: Uniforms,
+    speeds: tuple[float, float],
+    drift: tuple[float, float] = DRIFT,
+    start_y: tuple[float, float] = START_Y,
+) -> InterceptGrabState:
     """Draw the ball. Takes 4 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift)
+    start, velocity = sample_roll(u, speeds, drift, start_y)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
 
@@ -49,11 +63,11 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
 
     Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``stop`` for a
-    ball that is slow at the hand or grasped, ``grasp`` for both fingers on it, ``lift`` for the height of a grasped ball, and
+    ball that is grasped or slow at the hand, ``grasp`` for both fingers on it, ``lift`` for the height of a grasped ball,
     ``still`` for an arm at rest once the ball is held up.
 
     Args:
-        speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 4
@@ -63,7 +77,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         return [self.build_rolling_ball()]
 
     def sample(self, u: Uniforms) -> InterceptGrabState:
-        return sample_ball(u, self.speed_range, self.drift_range)
+        return sample_ball(u, self.speed_range, self.drift_range, self.start_y_range)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
         s.grasped = touching[:, FINGERS, 0].all(dim=1)

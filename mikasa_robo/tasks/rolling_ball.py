@@ -33,6 +33,7 @@ BLANK_START = 4
 """The first t at which a ball with ``blank_steps`` is hidden: four views before it show how fast it rolls."""
 START_X = (-0.35, -0.05)  # m
 START_Y = (-0.9, -0.65)  # m
+START_Y_LIMITS = (-0.9, -0.3)  # m: a ball that starts at the last of them is beside the nearest disc
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball keeps rolling without slipping. Over the 1.2 m to the far edge of the
 farthest disc it costs the ball 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays
@@ -57,10 +58,20 @@ def drift_range_of(drift_range: Sequence[float] | None) -> tuple[float, float]:
     return DRIFT if drift_range is None else number_range("drift_range", drift_range, *DRIFT_LIMITS, unit="m/s")
 
 
-def sample_roll(u: Uniforms, speeds: tuple[float, float], drift: tuple[float, float] = DRIFT) -> tuple[Tensor, Tensor]:
+def start_y_range_of(start_y_range: Sequence[float] | None) -> tuple[float, float]:
+    """Return the range (low, high), m, that the constructor argument asks for. Raises ValueError if it is invalid."""
+    return START_Y if start_y_range is None else number_range("start_y_range", start_y_range, *START_Y_LIMITS, unit="m")
+
+
+def sample_roll(
+    u: Uniforms,
+    speeds: tuple[float, float],
+    drift: tuple[float, float] = DRIFT,
+    start_y: tuple[float, float] = START_Y,
+) -> tuple[Tensor, Tensor]:
     """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms."""
     values = u.take(4)
-    x, y = between(values[:, 0], *START_X), between(values[:, 1], *START_Y)
+    x, y = between(values[:, 0], *START_X), between(values[:, 1], *start_y)
     vx, vy = between(values[:, 2], *drift), between(values[:, 3], *speeds)
     return (
         torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
@@ -99,6 +110,8 @@ class RollingBallTask(MemoryEnv[S]):
         speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
         speed_range: (low, high) of the speed along y, 0.15…2 m/s, in place of the named one.
         drift_range: (low, high) of the speed along x, -0.3…0.3 m/s; None: the paper's, 0…0.05 m/s.
+        start_y_range: (low, high) of the ball's y at the start, -0.9…-0.3 m; None: the paper's, -0.9…-0.65 m. For a
+            curriculum: ``start_y_range=(-0.5, -0.4)`` with ``speed_range=(0.15, 0.25)`` is a ball that is near and slow.
         blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
         delay_steps, response_steps: 0.
@@ -112,6 +125,7 @@ class RollingBallTask(MemoryEnv[S]):
         speed: Literal["slow", "medium", "fast"] = "slow",
         speed_range: Sequence[float] | None = None,
         drift_range: Sequence[float] | None = None,
+        start_y_range: Sequence[float] | None = None,
         blank_steps: int = 0,
         delay_steps: int = 0,
         response_steps: int = 0,
@@ -119,6 +133,7 @@ class RollingBallTask(MemoryEnv[S]):
     ) -> None:
         self.speed_range = speed_range_of(speed, speed_range)
         self.drift_range = drift_range_of(drift_range)
+        self.start_y_range = start_y_range_of(start_y_range)
         self.blank_steps = whole_number("blank_steps", blank_steps, 0, MOST_STEPS, "control steps")
         for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
             if value != 0:

@@ -181,8 +181,8 @@ class Rotate(MemoryEnv[RotateState]):
 
     Dense reward: ``progress`` is the share of the angle that has been turned; it falls again beyond the target. It pays
     nothing before the peg has been turned, however small the angle is. ``align`` pays for a hand with its fingers on both
-    long sides, ``reach`` and ``grasp`` as usual. RotateStrict's ``place`` is ``progress`` times the nearness to the start: to
-    leave the peg where it is earns nothing either. ``still`` pays once the peg is turned (Strict: in place and level).
+    long sides. RotateStrict's ``place`` is ``progress`` times the nearness to the start, so that to leave the peg where it
+    is earns nothing either. ``still`` pays once the peg is turned (Strict: in place and level).
 
     Args:
         both_ways: whether the prompted angle may be clockwise.
