@@ -117,10 +117,10 @@ def test_arguments_of_a_curriculum_that_cannot_be_used_are_named(
 
 
 def test_a_curriculum_may_not_change_what_is_observed() -> None:
-    args = ppo_mlp.Args(env_id="SeqOfColors3-v0", train_env_kwargs=("n=4", "response_steps=100"))
+    args = ppo_mlp.Args(env_id="RememberColor3-v0", train_env_kwargs=("n=4", "delay_steps=9"))
     made = [SimpleNamespace(single_action_space=1, single_observation_space=size) for size in (3, 4)]
     envs = [SimpleNamespace(unwrapped=env) for env in made]
-    with pytest.raises(ArgumentError, match=r"--train-env-kwargs n=4 response_steps=100: the single_observation_space"):
+    with pytest.raises(ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: the single_observation_space"):
         training._require_same_spaces(args, *envs)
     training._require_same_spaces(args, envs[0], envs[0])
 

@@ -165,6 +165,9 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     A family derives from this class, or from `RememberTask` or `RecallColors` in `mikasa_robo.tasks`, and defines what a
     candidate is (`build_candidate`).
 
+    Dense reward: ``reach`` pays for nearness to the next target, ``touch`` for how long it has been touched, with several
+    targets ``progress`` for the share that was touched, and ``still`` for an arm at rest once all were touched.
+
     Args:
         num_candidates: number of candidates in the response phase, K.
         num_targets: number of candidates to touch, m.

@@ -143,6 +143,10 @@ class ShellGame(MemoryEnv[ShellState]):
     ball stays hidden until the outcome. With ``on_mistake="ignore"`` there is no failure, and the ball stays hidden until
     success; an agent can then try one mug after another, which needs no memory.
 
+    Dense reward: ``reach`` pays for nearness to the right mug (Push: to the place behind it), ``touch`` for how long it has
+    been touched, ``grasp`` for both fingers on it, ``place`` for how far it was pushed or lifted, and ``still`` for an arm at
+    rest once the mug was touched, stands in the zone or is lifted.
+
     Args:
         mode: "touch", "push" or "pick".
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During a delay the mugs are
