@@ -144,7 +144,7 @@ class ShellGame(MemoryEnv[ShellState]):
     success; an agent can then try one mug after another, which needs no memory.
 
     Dense reward: ``reach`` pays for nearness to the right mug (Push: to the place behind it), ``touch`` for how long it has
-    been touched, ``grasp`` for both fingers on it, ``place`` for how far it was pushed or lifted, and ``still`` for an arm at
+    been touched, ``grasp`` for both fingers on it, ``place`` for how far it was pushed or lifted, ``still`` for an arm at
     rest once the mug was touched, stands in the zone or is lifted.
 
     Args:
