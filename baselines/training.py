@@ -86,6 +86,10 @@ def train(
     """
     dist = dist or DistContext()
     args.check()
+    if args.train_env_kwargs and train_env_factory is None:
+        raise ArgumentError(
+            f"--train-env-kwargs {' '.join(args.train_env_kwargs)}: give train() a train_env_factory that makes such environments"
+        )
     with contextlib.ExitStack() as until_written:
         # Lock before reading the checkpoint: a process that still trains there would write newer ones.
         if dist.is_main and args.resume is not None and args.resume.is_dir():

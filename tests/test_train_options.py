@@ -123,6 +123,10 @@ def test_a_curriculum_may_not_change_what_is_observed() -> None:
     with pytest.raises(ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: the single_observation_space"):
         training._require_same_spaces(args, *envs)
     training._require_same_spaces(args, envs[0], envs[0])
+    with pytest.raises(
+        ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: give train\(\) a train_env_factory"
+    ):
+        ppo_mlp.train(args, env_factory(args))
 
 
 def test_longer_episodes_than_those_of_the_table_are_played_to_their_end(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class RecallColors(ChoiceTask):
         self.n = whole_number("n", n, 2, 9)
         if n == 9 and not self.ordered:
             raise ValueError("n=9: all nine candidates would be targets, with nothing to remember; use 2 to 8")
-        self.start_counted = whole_number("start_counted", start_counted, 0, n - 1)
+        self.start_counted = whole_number("start_counted", start_counted, 0, self.n - 1)
         sequential = self.cue_order == "sequential"
         if response_steps is None and sequential:
             response_steps = recall_response_steps(n, self.ordered)
