@@ -88,7 +88,7 @@ def train(
     args.check()
     if args.train_env_kwargs and train_env_factory is None:
         raise ArgumentError(
-            f"--train-env-kwargs {' '.join(args.train_env_kwargs)}: give train() a train_env_factory that makes such environments"
+            f"--train-env-kwargs {' '.join(args.train_env_kwargs)}: give train() a train_env_factory for them"
         )
     with contextlib.ExitStack() as until_written:
         # Lock before reading the checkpoint: a process that still trains there would write newer ones.
