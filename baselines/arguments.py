@@ -123,14 +123,17 @@ def read_kwargs(words: Sequence[str], option: str) -> dict[str, Any]:
     return kwargs
 
 
-def read_env_kwargs(words: Sequence[str]) -> dict[str, Any]:
-    """`read_kwargs` for ``--env-kwargs``; refuses arguments that have an option of their own or that training sets."""
-    kwargs = read_kwargs(words, "--env-kwargs")
+def read_env_kwargs(words: Sequence[str], option: str = "--env-kwargs") -> dict[str, Any]:
+    """`read_kwargs` for ``--env-kwargs`` and ``--train-env-kwargs``.
+
+    Refuses arguments that have an option of their own or that training sets.
+    """
+    kwargs = read_kwargs(words, option)
     for name, word in zip(kwargs, words, strict=True):
         if name in OPTION_OF:
-            raise ArgumentError(f"--env-kwargs {word}: use {OPTION_OF[name]}")
+            raise ArgumentError(f"{option} {word}: use {OPTION_OF[name]}")
         if name in SET_BY_TRAINING:
-            raise ArgumentError(f"--env-kwargs {word}: training sets {name} itself; leave it out")
+            raise ArgumentError(f"{option} {word}: training sets {name} itself; leave it out")
     return kwargs
 
 
@@ -170,6 +173,9 @@ class CommonArgs:
     the command line take precedence. auto chooses by the task, none leaves all options at their defaults."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment as NAME=VALUE, such as arm=held delay_steps=20. Evaluations and videos use them too."""
+    train_env_kwargs: tuple[str, ...] = ()
+    """Likewise, for the training environments only: evaluations and videos play the task without them. They replace those of
+    --env-kwargs with the same name. For a curriculum, such as start_counted=2."""
     network: str | None = None
     """The network: mlp (the default of ppo-mlp), lstm (of ppo-lstm), recurrent (of ppo), or module:NAME for one that a
     module of your own registers."""
@@ -291,6 +297,7 @@ class CommonArgs:
             require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
         require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
         read_env_kwargs(self.env_kwargs)
+        read_env_kwargs(self.train_env_kwargs, "--train-env-kwargs")
         self.read_network_kwargs()
         require(self, "device", device_works, "use cpu, or leave it out")
         if self.num_workers is not None:

@@ -75,7 +75,8 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
                 _require_run_dir(args)
             check_env_id(args.env_id, args.env_module)
             run_dir = args.resume or args.run_dir
-            training.train(args, env_factory(args, dist), [*program.split(), *argv], dist)
+            command = [*program.split(), *argv]
+            training.train(args, env_factory(args, dist), command, dist, env_factory(args, dist, training=True))
     except (ArgumentError, CheckpointError, EnvIdError, RegistryError, FileExistsError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -181,8 +182,8 @@ def _resumed_args(args: Args, argv: Sequence[str], program: str) -> Args:
     return asked
 
 
-def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory:
-    """What makes the environments of a run.
+def env_factory(args: CommonArgs, dist: DistContext | None = None, *, training: bool = False) -> EnvFactory:
+    """What makes the environments of a run: those for evaluation or, with ``--train-env-kwargs``, those for training.
 
     Raises:
         ArgumentError: an option does not apply to this kind of environment.
@@ -190,6 +191,8 @@ def env_factory(args: CommonArgs, dist: DistContext | None = None) -> EnvFactory
     from .environments import check_workers, choose_obs_mode, is_robot_task, make_gymnasium_env, make_training_env
 
     env_kwargs = read_env_kwargs(args.env_kwargs)
+    if training:
+        env_kwargs |= read_env_kwargs(args.train_env_kwargs, "--train-env-kwargs")
     if args.num_workers is not None:
         check_workers(args.env_id, args.num_workers, args.sim_backend)
     if is_robot_task(args.env_id):

@@ -65,15 +65,17 @@ def train(
     env_factory: EnvFactory,
     command: Sequence[str] = (),
     dist: DistContext | None = None,
+    train_env_factory: EnvFactory | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate and fill the run folder.
 
     Args:
         args: the arguments of the registered algorithm ``args.algorithm``. To continue a run, they are the arguments that
             it was started with, and ``resume`` is its folder.
-        env_factory: makes the environments for training and for evaluation.
+        env_factory: makes the environments for evaluation and video.
         command: the command line, for the provenance of the result.
         dist: this process among those that train together.
+        train_env_factory: makes the environments for training, see ``--train-env-kwargs``; None: ``env_factory`` does.
 
     Returns:
         The content of ``final_eval.json``; {} in processes other than the main one.
@@ -84,16 +86,21 @@ def train(
     """
     dist = dist or DistContext()
     args.check()
+    if args.train_env_kwargs and train_env_factory is None:
+        raise ArgumentError(
+            f"--train-env-kwargs {' '.join(args.train_env_kwargs)}: give train() a train_env_factory for them"
+        )
     with contextlib.ExitStack() as until_written:
         # Lock before reading the checkpoint: a process that still trains there would write newer ones.
         if dist.is_main and args.resume is not None and args.resume.is_dir():
             until_written.enter_context(sole_writer(args.resume))
-        return _train(args, env_factory, command, dist, until_written)
+        return _train(args, env_factory, train_env_factory or env_factory, command, dist, until_written)
 
 
 def _train(
     args: CommonArgs,
     env_factory: EnvFactory,
+    train_env_factory: EnvFactory,
     command: Sequence[str],
     dist: DistContext,
     until_written: contextlib.ExitStack,
@@ -108,14 +115,19 @@ def _train(
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
-            raw_env = stack.enter_context(contextlib.closing(env_factory(args.num_envs, None)))
+            raw_env = stack.enter_context(contextlib.closing(train_env_factory(args.num_envs, None)))
             horizon = find_horizon(raw_env)
             plan = plan_evaluations(args, horizon)
             eval_env = None
             if dist.is_main:
                 eval_env = stack.enter_context(contextlib.closing(env_factory(plan.num_envs, None)))
+                if args.train_env_kwargs:
+                    _require_same_spaces(args, raw_env, eval_env)
+        except ArgumentError:
+            raise
         except (RuntimeError, ValueError, gym.error.Error) as error:
-            raise ArgumentError(f"cannot make --env-id {args.env_id}: {error}") from error
+            own = f" with --train-env-kwargs {' '.join(args.train_env_kwargs)}" if args.train_env_kwargs else ""
+            raise ArgumentError(f"cannot make --env-id {args.env_id}{own}: {error}") from error
         env: Any = raw_env
         if not isinstance(raw_env, GymnasiumVectorEnv):
             wrapped = ContinueAfterSuccess(raw_env) if args.train_to_horizon else raw_env
@@ -175,6 +187,17 @@ def _train(
         film(policy, env_factory, video, episodes=args.video_episodes, first_seed=first_seed, device=run.device)
     log.info("done in %.0f s: %s", time.monotonic() - start, run_dir)
     return result
+
+
+def _require_same_spaces(args: CommonArgs, train_env: Any, eval_env: Any) -> None:
+    """Raise ArgumentError where a policy of the training environments cannot act in those for evaluation."""
+    for name in ("single_observation_space", "single_action_space"):
+        ours, theirs = (getattr(env.unwrapped, name) for env in (train_env, eval_env))
+        if ours != theirs:
+            raise ArgumentError(
+                f"--train-env-kwargs {' '.join(args.train_env_kwargs)}: the {name} {ours} of training differs from "
+                f"{theirs} of evaluation; use arguments that leave it as it is, or --env-kwargs for both"
+            )
 
 
 class _Run:

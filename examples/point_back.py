@@ -76,7 +76,7 @@ class PointBack(MemoryEnv[PointBackState]):
     def reward_terms(self, s: PointBackState, data: StepData) -> dict[str, Tensor]:
         return {
             "reach": rewards.closeness(torch.linalg.norm(self._way(s, data), dim=1)),
-            "still": rewards.still_when(self._pointing(s, data) | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(self._pointing(s, data), data.joint_speed, data.responding),
         }
 
     def oracle(self, s: PointBackState) -> Tensor:

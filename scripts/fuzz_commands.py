@@ -146,7 +146,7 @@ def _values(rng: random.Random, name: str, hint: Any) -> list[str]:
         return [] if rng.random() < 0.8 else [word(rng, "any")]
     if name == "env_id" and rng.random() < 0.8:
         return [str(pick(rng, ENV_IDS))]
-    if name == "env_kwargs":
+    if name in ("env_kwargs", "train_env_kwargs"):
         return [_assignment(rng) for _ in range(rng.choice((1, 1, 2)))]
     kinds = {int: "int", float: "float", Path: "path", str: "text"}
     text = str(hint)

@@ -116,9 +116,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "idling-is-paid",
         "mikasa_robo/core/rewards.py",
-        "return torch.where(wanted, term, IDLE_FACTOR * term)",
-        "return torch.where(wanted, term, term)",
-        ("tests/test_rewards.py::test_still_pays_a_fifth_where_there_is_something_to_do",),
+        "paid = torch.where(wanted, term, 0.0)",
+        "paid = term",
+        ("tests/test_rewards.py::test_still_pays_only_where_success_wants_rest",),
     ),
     # ------------------------------------------------------------------ core: what is hidden, what is observed
     Mutation(

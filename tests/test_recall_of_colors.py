@@ -27,6 +27,8 @@ from mikasa_robo.core.choice import (
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.phases import CUE, DELAY, RESPONSE
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.experts.policies import Expert
+from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.tasks.colored_cubes import RecallColors
 
 MANY = 1000
@@ -274,6 +276,47 @@ def test_a_hand_touches_three_cubes_one_after_another() -> None:
 
 
 # ---------------------------------------------------------------------- names of earlier versions
+@pytest.mark.parametrize("start_counted", [3, -1, 1.5, True, None])
+def test_the_number_of_targets_that_count_from_the_start_is_checked(start_counted: Any) -> None:
+    with pytest.raises(ValueError, match=f"start_counted={start_counted}.*"):
+        gym.make("SeqOfColors3-v0", start_counted=start_counted)
+
+
+@pytest.mark.parametrize("env_id", ["BunchOfColors3-v0", "ChainOfColors3-v0"])
+def test_an_episode_may_begin_with_targets_that_count_already(env_id: str) -> None:
+    """All of the episode but the touches is as without them, and the expert has but one cube to touch."""
+    env, plain = (make(env_id, 4, obs_mode="objects", start_counted=k) for k in (2, 0))
+    task = task_of(env)
+    expert = Expert(make_skill(env_id, task))
+    (obs, info), (as_ever, whole) = env.reset(seed=3), plain.reset(seed=3)
+    s = task.task_state
+    assert torch.equal(info["oracle_info"], whole["oracle_info"])
+    assert torch.equal(obs["objects"], as_ever["objects"]), "the cue shows all three"
+    assert info["touches"].tolist() == [2] * 4
+    assert bool(info["counted"].gather(1, info["oracle_info"][:, :2]).all())
+    assert not bool(info["touched"].any() | info["success"].any())
+    first, second, _ = task.overlay_facts(s)["target colours"][0].split(", ")
+    assert task.overlay_facts(s)["touched"][0] in (f"2 of 3 ({first}, {second})", f"2 of 3 ({second}, {first})")
+    expert.reset()
+    won = torch.zeros(4, dtype=torch.bool)
+    for t in range(task.timeline.response_start + 35):
+        if t == task.timeline.response_start:
+            assert torch.equal(task.object_layout.read(), base(plain).object_layout.read()), "and all nine cubes come"
+        obs, _, _, _, info = env.step(expert.act(obs, info))
+        if t < task.timeline.response_start:
+            plain.step(still_action(plain))
+        won |= info["success"]
+    assert int(won.sum()) >= 3
+    fresh_state = task.sample(Uniforms(torch.rand(MANY, task.draws, dtype=torch.float64)))
+    touch(task, fresh_state, fresh_state.target[:, 0])
+    assert bool(fresh_state.mistaken.all()), "to touch one again is a mistake"
+    fresh_state = task.sample(Uniforms(torch.rand(MANY, task.draws, dtype=torch.float64)))
+    touch(task, fresh_state, fresh_state.target[:, 2])
+    assert bool((fresh_state.complete & ~fresh_state.mistaken).all())
+    for made in (env, plain):
+        made.close()
+
+
 def test_tasks_with_the_earlier_names_go_on_working(env: Env) -> None:
     with pytest.warns(DeprecationWarning, match="rename it to") as caught:
 

@@ -1,4 +1,4 @@
-"""What a user may change in a reward: its weights and terms that see the action; and that idling never pays in full."""
+"""What a user may change in a reward: its weights and terms that see the action; and that resting pays where it should."""
 
 from __future__ import annotations
 
@@ -89,18 +89,20 @@ def test_the_normalized_reward_is_in_bounds_and_one_at_success(scales: Mapping[s
     assert bool((normalized[~success] <= 0.5).all())
 
 
-def test_still_pays_a_fifth_where_there_is_something_to_do() -> None:
-    speed = torch.linspace(0, 2, 100)
-    wanted = torch.arange(100) % 2 == 0
-    term = rewards.still_when(wanted, speed)
-    assert torch.equal(term[wanted], rewards.still(speed)[wanted])
-    assert torch.allclose(term[~wanted], 0.2 * rewards.still(speed)[~wanted])
+def test_still_pays_only_where_success_wants_rest() -> None:
+    speed, flags = torch.linspace(0, 2, 100), torch.arange(100)
+    wanted, responding = flags % 2 == 0, flags // 2 % 2 == 0
+    full = rewards.still(speed)
+    assert torch.equal(rewards.still_when(wanted, speed), full * wanted)
+    term = rewards.still_when(wanted, speed, responding)
+    assert torch.equal(term[responding], (full * wanted)[responding])
+    assert torch.allclose(term[~responding], 0.2 * full[~responding]), "a fifth before the response phase"
 
 
 # ---------------------------------------------------------------------- idling, in a task of every family
 @pytest.mark.parametrize("env_id", MECHANICS)
-def test_idling_in_the_response_never_pays_the_full_still_term(env_id: str) -> None:
-    """An arm that does nothing, with everything as the response phase begins: 0.2 of the term; before it, all of it."""
+def test_idling_in_the_response_never_pays_the_still_term(env_id: str) -> None:
+    """An arm that does nothing, with everything as the response phase begins: nothing; before it, a fifth of the term."""
     env = gym.make(env_id, num_envs=N, sim_debug=True)
     task = base(env)
     env.reset(seed=0)
@@ -122,9 +124,9 @@ def test_idling_in_the_response_never_pays_the_full_still_term(env_id: str) -> N
     for t in (start, start + 5, task.horizon - 1):
         data = idle(t)
         assert not bool(task.outcome(s, data)["success"].any())
-        assert torch.allclose(task.reward_terms(s, data)["still"], torch.tensor(0.2)), t
+        assert not bool(task.reward_terms(s, data)["still"].any()), t
     if start:
-        assert bool((task.reward_terms(s, idle(start - 1))["still"] == 1).all())
+        assert torch.allclose(task.reward_terms(s, idle(start - 1))["still"], torch.tensor(0.2))
     if isinstance(task, ChoiceTask):
         s.counted.scatter_(1, s.target, True)
         assert bool((task.reward_terms(s, idle(start + 5))["still"] == 1).all()), "done: nothing is left but to rest"
@@ -138,7 +140,7 @@ def test_idling_in_the_response_never_pays_the_full_still_term(env_id: str) -> N
         assert bool((task.reward_terms(s, data)["still"] == 1).all())
         data.objects[:2, 0, 0] += 0.06  # off the spot
         data.objects[2, 0, 3:7] = torch.tensor([0.98, 0.2, 0.0, 0.0]) / math.hypot(0.98, 0.2)  # not level
-        expected = [0.2, 0.2, 0.2, 1.0] if "Strict" in env_id else [1.0] * 4
+        expected = [0.0, 0.0, 0.0, 1.0] if "Strict" in env_id else [1.0] * 4
         assert torch.allclose(task.reward_terms(s, data)["still"], torch.tensor(expected))
     env.close()
 

@@ -245,8 +245,10 @@ def test_rewards_rise_with_the_turn(env: Env) -> None:
         turn.append(record["info/reward_terms/progress"])
     far = s.target.abs() > 0.25  # half of a small angle is near enough: success pays instead
     assert int(far.sum()) >= 3
-    assert bool((turn[1] > turn[0])[far].all())
-    assert bool((turn[2] > turn[1])[far].all())
+    assert float(torch.stack(turn[:2]).max()) < 0.02, (
+        "nothing for a peg that lies where it lay or was turned the wrong way"
+    )
+    assert bool((turn[2] > turn[1] + 0.3)[far].all())
     assert isinstance(s, RotateState)
 
 
@@ -518,7 +520,9 @@ def test_the_reward_rises_all_the_way_from_either_side(tasks: dict[str, Rotate],
             now.tcp[:, 3:] = quaternion_raw_multiply(about("z", s.heading), now.tcp[:, 3:])  # the hand turns along
             now.joint_speed[:] = 0.5  # in motion: no success
             reward = paid(task, s, now)
-            assert bool((reward > last + 0.01).all()), part
+            # no less than nothing is paid for a peg that is farther from its target than at the start
+            assert bool((reward >= last).all()), part
+            assert bool((reward > last + 0.01)[s.target.abs() > part + 0.01].all()), part
             last = reward
         now.joint_speed[:] = 0
         assert bool((paid(task, s, now) == rewards.maximum(task.reward_scales)).all())
@@ -528,6 +532,10 @@ def test_the_reward_rises_all_the_way_from_either_side(tasks: dict[str, Rotate],
 def test_strictly_a_peg_pays_less_away_from_its_place_or_on_its_side(tasks: dict[str, Rotate]) -> None:
     task, s = tasks["strict"], fresh()
     now = go(task, s, s.start)
+    assert float(task.reward_terms(s, now)["place"].max()) < 1e-5, (
+        "a peg that nobody has touched is in place for nothing"
+    )
+    s.turned[:] = s.target
     place = [task.reward_terms(s, now)["place"]]
     for shift in (0.03, 0.08, 0.2):
         moved = s.start.clone()

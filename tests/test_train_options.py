@@ -1,15 +1,17 @@
 """``--env-kwargs`` and ``--init-from`` of ``mikasa train``: what they do, and how they refuse what cannot work."""
 
 import copy
+import csv
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
@@ -73,6 +75,58 @@ def test_training_and_evaluation_have_the_arguments(tmp_path: Path) -> None:
     checkpoint = str(tmp_path / "run" / "checkpoint.pt")
     assert evaluate.main(["--checkpoint", checkpoint, "--episodes", "3", "--out", str(out)]) == 0
     assert json.loads(out.read_text())["summary"]["length"]["mean"] == 3
+
+
+def test_only_training_has_the_arguments_of_a_curriculum(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ["--env-kwargs", "corridor_length=2", "--train-env-kwargs", "corridor_length=4"]
+    assert train(ppo_mlp, run, *MAZE, *words) == 0
+    final = result(run)
+    assert final["final"]["length"] == 3
+    assert final["args"]["env_kwargs"] == ["corridor_length=2"]
+    assert final["args"]["train_env_kwargs"] == ["corridor_length=4"]
+    with (run / "progress.csv").open() as file:
+        lengths = [float(row["train/length"]) for row in csv.DictReader(file) if row["train/length"]]
+    assert lengths
+    assert set(lengths) == {5.0}, "training plays the longer corridor"
+    assert train(ppo_mlp, tmp_path / "plain", *MAZE, "--env-kwargs", "corridor_length=2") == 0
+    assert report.main([str(run), str(tmp_path / "plain"), "--out", str(tmp_path / "report")]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "PassiveTMaze-v0 corridor_length=2" in text
+    assert "ppo-mlp (trained with corridor_length=4)" in text
+    out = tmp_path / "eval.json"
+    checkpoint = str(run / "checkpoint.pt")
+    assert evaluate.main(["--checkpoint", checkpoint, "--episodes", "3", "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["summary"]["length"]["mean"] == 3, "a later evaluation does so, too"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["arm"], "--train-env-kwargs arm is not NAME=VALUE"),
+        (["render_mode=human"], "--train-env-kwargs render_mode=human: training sets render_mode itself"),
+        (["corridor_length=0"], "with --train-env-kwargs corridor_length=0: "),
+    ],
+)
+def test_arguments_of_a_curriculum_that_cannot_be_used_are_named(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, "--train-env-kwargs", *words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_curriculum_may_not_change_what_is_observed() -> None:
+    args = ppo_mlp.Args(env_id="RememberColor3-v0", train_env_kwargs=("n=4", "delay_steps=9"))
+    made = [SimpleNamespace(single_action_space=1, single_observation_space=size) for size in (3, 4)]
+    envs = [SimpleNamespace(unwrapped=env) for env in made]
+    with pytest.raises(ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: the single_observation_space"):
+        training._require_same_spaces(args, *envs)
+    training._require_same_spaces(args, envs[0], envs[0])
+    with pytest.raises(
+        ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: give train\(\) a train_env_factory"
+    ):
+        ppo_mlp.train(args, env_factory(args))
 
 
 def test_longer_episodes_than_those_of_the_table_are_played_to_their_end(tmp_path: Path) -> None:

@@ -170,12 +170,13 @@ def _task(env_id: Any, args: dict[str, Any]) -> str:
 
 
 def _agent(algorithm: Any, args: dict[str, Any]) -> str:
-    """The algorithm, with its memory where it takes any."""
-    memory = args.get("memory")
-    if not isinstance(memory, str) or (algorithm, memory) == ("ppo-lstm", "lstm"):
-        return str(algorithm)
-    own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))
-    return f"{algorithm} {memory} {own}".strip()
+    """The algorithm, with its memory where it takes any, and what its training environments had beyond the task's."""
+    memory, name = args.get("memory"), str(algorithm)
+    if isinstance(memory, str) and (algorithm, memory) != ("ppo-lstm", "lstm"):
+        own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))
+        name = f"{algorithm} {memory} {own}".strip()
+    taught = " ".join(sorted(map(str, args.get("train_env_kwargs") or ())))
+    return f"{name} (trained with {taught})" if taught else name
 
 
 def _how_far(folder: Path) -> str:

@@ -165,6 +165,9 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     A family derives from this class, or from `RememberTask` or `RecallColors` in `mikasa_robo.tasks`, and defines what a
     candidate is (`build_candidate`).
 
+    Dense reward: ``reach`` pays for nearness to the next target, ``touch`` for how long it has been touched, with several
+    targets ``progress`` for the share that was touched, and ``still`` for an arm at rest once all were touched.
+
     Args:
         num_candidates: number of candidates in the response phase, K.
         num_targets: number of candidates to touch, m.
@@ -256,7 +259,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         terms = {
             "reach": torch.where(s.complete, one, near),
             "touch": torch.where(s.complete, one, held.to(near.dtype)),
-            "still": rewards.still_when(s.complete | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(s.complete, data.joint_speed, data.responding),
         }
         if self.num_targets > 1:
             terms["progress"] = s.counted.sum(dim=1) / self.num_targets

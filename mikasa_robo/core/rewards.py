@@ -21,7 +21,7 @@ from mikasa_robo.checks import number
 SUCCESS_FACTOR = 2.0
 """A success pays this many times what all terms can pay together in a step."""
 IDLE_FACTOR = 0.2
-"""What `still_when` pays an arm that rests before there is a reason to."""
+"""What `still_when` pays of its term for rest before the response phase."""
 SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 1e6
 """Range of a weight in `override_scales`, within which float32 rewards neither overflow nor vanish."""
 BESIDE, ABOVE = 0.05, 0.08
@@ -74,18 +74,21 @@ def still(joint_speed: Tensor, sharpness: float = 2.0) -> Tensor:
     return closeness(joint_speed, sharpness)
 
 
-def still_when(wanted: Tensor, joint_speed: Tensor) -> Tensor:
-    """The ``still`` term (N,) of a task: `still`, but only `IDLE_FACTOR` of it where the arm has something left to do.
+def still_when(wanted: Tensor, joint_speed: Tensor, responding: Tensor | None = None) -> Tensor:
+    """The ``still`` term (N,) of a task: `still` where success wants rest, and nothing where there is something left to do.
 
-    With the full term everywhere, an arm that never moves would earn as much from resting as one that has reached its
-    goal, and would lose it by moving.
+    With the term everywhere, an arm that never moves would earn as much from resting as one that has reached its goal, and
+    would lose it by moving.
 
     Args:
-        wanted: (N,) bool, where the arm should rest: before the response phase and once the goal is reached.
+        wanted: (N,) bool, where the arm should rest: once all but rest is done.
         joint_speed: (N,) largest joint speed, rad/s.
+        responding: (N,) bool, in the response phase. Before it the term pays `IDLE_FACTOR` of `still`: rest is harmless
+            there, but an arm that uses the time to get ready must not lose by it. None: as if in the response phase.
     """
     term = still(joint_speed)
-    return torch.where(wanted, term, IDLE_FACTOR * term)
+    paid = torch.where(wanted, term, 0.0)
+    return paid if responding is None else torch.where(responding, paid, IDLE_FACTOR * term)
 
 
 def override_scales(declared: Mapping[str, float], override: Mapping[str, float] | None) -> dict[str, float]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from mikasa_robo.core.env import ARM_JOINTS, MemoryEnv
 from mikasa_robo.core.sampling import between
 from mikasa_robo.tasks.intercept import Intercept
-from mikasa_robo.tasks.rolling_ball import BLANK_START, DAMPING, START_Y, RollingBallTask
+from mikasa_robo.tasks.rolling_ball import BLANK_START, DAMPING, RollingBallTask
 
 from .arm import REACHED, STEP_LIMIT, facing_down
 from .skill import History, Skill, View
@@ -67,7 +67,7 @@ class InterceptSkill(Skill):
     def __init__(self, task: MemoryEnv[Any]) -> None:
         super().__init__(task)
         ball = cast(RollingBallTask[Any], task)
-        self._ranges = ball.drift_range, ball.speed_range, ball.start_x_range, START_Y
+        self._ranges = ball.drift_range, ball.speed_range, ball.start_x_range, ball.start_y_range
         self._hidden = ball.blank_steps > 0
         self._blank_end = (BLANK_START + ball.blank_steps) / task.control_freq
         self.size = self.draws = 4 if self._hidden else 2
@@ -89,7 +89,7 @@ class InterceptSkill(Skill):
 
     def _guess(self, u: Tensor) -> Tensor:
         """(N, size) a velocity of the mode's, and where the ball may have started."""
-        return torch.stack([between(u[:, k], *limits) for k, limits in enumerate(self._ranges[: self.size])], dim=1)
+        return torch.stack([between(u[:, k], *self._ranges[k]) for k in range(self.size)], dim=1)
 
     def from_oracle(self, view: View, info: Mapping[str, Any]) -> Tensor:
         velocity: Tensor = info["oracle_info"][:, :2]

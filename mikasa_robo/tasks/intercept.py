@@ -15,11 +15,23 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
-from .rolling_ball import DRIFT, START_X, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import (
+    DRIFT,
+    START_X,
+    START_Y,
+    RollingBallTask,
+    RollingState,
+    at_hand,
+    ball_speed,
+    distance_to_way,
+    sample_roll,
+)
 
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
 GOAL_Y = (-0.2, 0.2)  # m
+PLACE_SHARPNESS = 2.0
+"""Of `place`, 1/m: a ball that was stopped at the far end of the table, 0.7 m from the disc, still earns 0.1 of it."""
 
 
 @dataclass
@@ -34,9 +46,10 @@ def sample_ball_and_goal(
     speeds: tuple[float, float],
     drift: tuple[float, float] = DRIFT,
     start_x: tuple[float, float] = START_X,
+    start_y: tuple[float, float] = START_Y,
 ) -> InterceptState:
     """Draw the ball and the disc's y. Takes 5 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift, start_x)
+    start, velocity = sample_roll(u, speeds, drift, start_x, start_y)
     goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
     return InterceptState(
         start=start.to(torch.float32), velocity=velocity.to(torch.float32), goal=goal.to(torch.float32)
@@ -62,8 +75,12 @@ class Intercept(RollingBallTask[InterceptState]):
     in 98 to 100 % of the episodes in each mode. PhysX throws about one slow ball in four back from a resting finger,
     although the restitution is 0.
 
+    Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``place`` for
+    a ball near the disc if it is at the hand, ``rest`` for a slow ball in the disc, and ``still`` for an arm at rest while
+    the ball is there. So a ball that rolls past the disc by itself earns nothing.
+
     Args:
-        speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 5
@@ -74,7 +91,7 @@ class Intercept(RollingBallTask[InterceptState]):
         return [self.build_rolling_ball(), disc]
 
     def sample(self, u: Uniforms) -> InterceptState:
-        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_x_range)
+        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_x_range, self.start_y_range)
 
     def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         on_view, ball = super().layout(s, elapsed)
@@ -103,8 +120,8 @@ class Intercept(RollingBallTask[InterceptState]):
         in_goal = remaining == 0
         slow = rewards.closeness(ball_speed(data))
         return {
-            "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
-            "place": rewards.closeness(remaining),
+            "reach": rewards.closeness(distance_to_way(data)),
+            "place": rewards.closeness(remaining, PLACE_SHARPNESS) * at_hand(data),
             "rest": torch.where(in_goal, slow, torch.zeros_like(slow)),
             "still": rewards.still_when(in_goal, data.joint_speed),
         }

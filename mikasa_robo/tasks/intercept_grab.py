@@ -15,7 +15,17 @@ from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.tabletop import FINGERS
 
-from .rolling_ball import DRIFT, START_X, RollingBallTask, RollingState, ball_speed, sample_roll
+from .rolling_ball import (
+    DRIFT,
+    START_X,
+    START_Y,
+    RollingBallTask,
+    RollingState,
+    at_hand,
+    ball_speed,
+    distance_to_way,
+    sample_roll,
+)
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
 
@@ -32,9 +42,10 @@ def sample_ball(
     speeds: tuple[float, float],
     drift: tuple[float, float] = DRIFT,
     start_x: tuple[float, float] = START_X,
+    start_y: tuple[float, float] = START_Y,
 ) -> InterceptGrabState:
     """Draw the ball. Takes 4 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift, start_x)
+    start, velocity = sample_roll(u, speeds, drift, start_x, start_y)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
 
@@ -53,18 +64,22 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     height, and the rolling resistance of 0.05 1/s. The scripted expert stops the ball with the fingertips, closes the
     gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
 
+    Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``stop`` for a
+    ball that is grasped or slow at the hand, ``grasp`` for both fingers on it, ``lift`` for the height of a grasped ball,
+    ``still`` for an arm at rest once the ball is held up.
+
     Args:
-        speed, speed_range, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 4
-    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "grasp": 1.0, "lift": 1.0, "still": 0.5}
+    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "stop": 1.0, "grasp": 1.0, "lift": 1.0, "still": 0.5}
 
     def build(self) -> list[Actor]:
         return [self.build_rolling_ball()]
 
     def sample(self, u: Uniforms) -> InterceptGrabState:
-        return sample_ball(u, self.speed_range, self.drift_range, self.start_x_range)
+        return sample_ball(u, self.speed_range, self.drift_range, self.start_x_range, self.start_y_range)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
         s.grasped = touching[:, FINGERS, 0].all(dim=1)
@@ -89,8 +104,10 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         height = self._height(data)
         held = s.grasped & (height > LIFT_HEIGHT)
         grasped = s.grasped.to(height.dtype)
+        slow = rewards.closeness(ball_speed(data)) * at_hand(data)
         return {
-            "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
+            "reach": rewards.closeness(distance_to_way(data)),
+            "stop": torch.where(s.grasped, 1.0, slow),
             "grasp": grasped,
             "lift": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
             "still": rewards.still_when(held, data.joint_speed),

@@ -13,10 +13,12 @@ from torch import Tensor
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball, build_ball_image
 from mikasa_robo.assets.palette import rgba
 from mikasa_robo.checks import number_range, one_of, warn_hard, whole_number
+from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import MOST_STEPS
 from mikasa_robo.core.sampling import Uniforms, between, upright
 from mikasa_robo.core.visibility import ObjectLayout
+from mikasa_robo.tensors import length, total
 
 SPEEDS: dict[str, tuple[float, float]] = {"slow": (0.25, 0.5), "medium": (0.5, 0.75), "fast": (0.75, 1.0)}
 """m/s along y."""
@@ -32,6 +34,7 @@ BLANK_START = 4
 START_X = (-0.35, -0.05)  # m
 START_X_LIMITS = (-0.45, 0.1)  # m
 START_Y = (-0.9, -0.65)  # m
+START_Y_LIMITS = (-0.9, -0.3)  # m: a ball that starts at the last of them is beside the nearest disc
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball keeps rolling without slipping. Over the 1.2 m to the far edge of the
 farthest disc it costs the ball 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays
@@ -61,15 +64,21 @@ def start_x_range_of(start_x_range: Sequence[float] | None) -> tuple[float, floa
     return START_X if start_x_range is None else number_range("start_x_range", start_x_range, *START_X_LIMITS, unit="m")
 
 
+def start_y_range_of(start_y_range: Sequence[float] | None) -> tuple[float, float]:
+    """Return the range (low, high), m, that the constructor argument asks for. Raises ValueError if it is invalid."""
+    return START_Y if start_y_range is None else number_range("start_y_range", start_y_range, *START_Y_LIMITS, unit="m")
+
+
 def sample_roll(
     u: Uniforms,
     speeds: tuple[float, float],
     drift: tuple[float, float] = DRIFT,
     start_x: tuple[float, float] = START_X,
+    start_y: tuple[float, float] = START_Y,
 ) -> tuple[Tensor, Tensor]:
     """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms."""
     values = u.take(4)
-    x, y = between(values[:, 0], *start_x), between(values[:, 1], *START_Y)
+    x, y = between(values[:, 0], *start_x), between(values[:, 1], *start_y)
     vx, vy = between(values[:, 2], *drift), between(values[:, 3], *speeds)
     return (
         torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
@@ -110,6 +119,8 @@ class RollingBallTask(MemoryEnv[S]):
         drift_range: (low, high) of the speed along x, -0.3…0.3 m/s; None: the paper's, 0…0.05 m/s.
         start_x_range: (low, high) of x at t = 0, -0.45…0.1 m; None: the paper's, -0.35…-0.05 m. With much drift a narrower
             one keeps the ball's way where the arm reaches.
+        start_y_range: (low, high) of the ball's y at the start, -0.9…-0.3 m; None: the paper's, -0.9…-0.65 m. For a
+            curriculum: ``start_y_range=(-0.5, -0.4)`` with ``speed_range=(0.15, 0.25)`` is a ball that is near and slow.
         blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
         delay_steps, response_steps: 0.
@@ -124,6 +135,7 @@ class RollingBallTask(MemoryEnv[S]):
         speed_range: Sequence[float] | None = None,
         drift_range: Sequence[float] | None = None,
         start_x_range: Sequence[float] | None = None,
+        start_y_range: Sequence[float] | None = None,
         blank_steps: int = 0,
         delay_steps: int = 0,
         response_steps: int = 0,
@@ -132,6 +144,7 @@ class RollingBallTask(MemoryEnv[S]):
         self.speed_range = speed_range_of(speed, speed_range)
         self.drift_range = drift_range_of(drift_range)
         self.start_x_range = start_x_range_of(start_x_range)
+        self.start_y_range = start_y_range_of(start_y_range)
         self.blank_steps = whole_number("blank_steps", blank_steps, 0, MOST_STEPS, "control steps")
         for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
             if value != 0:
@@ -225,3 +238,22 @@ class RollingBallTask(MemoryEnv[S]):
 def ball_speed(data: StepData) -> Tensor:
     """(N,) speed of the ball's centre over the last control step, m/s."""
     return data.speeds[:, 0]
+
+
+def at_hand(data: StepData) -> Tensor:
+    """(N,) in [0, 1]: `rewards.reach` of the ball by the TCP."""
+    return rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3])
+
+
+def distance_to_way(data: StepData) -> Tensor:
+    """(N,) distance of the TCP from the straight way that the ball has still before it, m; the way starts at the ball.
+
+    It is that from a ball at rest, or from one that has rolled past. The present distance from a rolling ball would reward
+    an arm that runs after it; from its way an arm that waits where it will pass.
+    """
+    ball, velocity = data.objects[:, 0, :3], data.objects[:, 0, 7:10]
+    to_hand = data.tcp[:, :3] - ball
+    speed_squared = total((velocity * velocity).unbind(-1))
+    # how long the ball takes to pass the hand: never, if it rests
+    seconds = total((to_hand * velocity).unbind(-1)) / speed_squared.clamp(min=1e-6)
+    return length(to_hand - velocity * seconds.clamp(min=0)[:, None])

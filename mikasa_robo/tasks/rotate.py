@@ -179,6 +179,11 @@ class Rotate(MemoryEnv[RotateState]):
     long axis is more than 0.1 rad from where it came back, and not at its goal. Oracle: what remains to be turned the
     shorter way, in [-π/2, π/2).
 
+    Dense reward: ``progress`` is the share of the angle that has been turned; it falls again beyond the target. It pays
+    nothing before the peg has been turned, however small the angle is. ``align`` pays for a hand with its fingers on both
+    long sides. RotateStrict's ``place`` is ``progress`` times the nearness to the start, so that to leave the peg where it
+    is earns nothing either. ``still`` pays once the peg is turned (Strict: in place and level).
+
     Args:
         both_ways: whether the prompted angle may be clockwise.
         angle_range: (low, high) of the prompted angle's size, 0.1…π rad, in place of the mode's own.
@@ -276,22 +281,23 @@ class Rotate(MemoryEnv[RotateState]):
         }
 
     def reward_terms(self, s: RotateState, data: StepData) -> dict[str, Tensor]:
-        """``progress`` rises up to the target from either side; ``align`` rewards fingers on both long sides."""
+        """The unweighted terms; see the class for what each of them pays for."""
         peg = data.objects[:, 0]
         done = self._facing(s)
+        progress = (1 - self._remaining(s).abs() / s.goal.abs()).clamp(min=0)
         if self.strict:
             done = done & stays_in_place(s.returned, peg) & is_level(peg)
         terms = {
             "reach": rewards.reach(data.tcp[:, :3], peg[:, :3]),
             "align": 1 - self._in_hand(data)[1] ** 2,
             "grasp": s.grasped.to(peg.dtype),
-            "progress": rewards.closeness(self._remaining(s).abs(), sharpness=1.0),
-            "still": rewards.still_when(done | ~data.responding, data.joint_speed),
+            "progress": progress,
+            "still": rewards.still_when(done, data.joint_speed, data.responding),
         }
         if self.strict:
             up = 1 - 2 * (peg[:, 4] ** 2 + peg[:, 5] ** 2)  # z component of the peg's z axis
             away = length(self._away(s, data)[:, :2])
-            terms["place"] = rewards.closeness(away) * up.clamp(0, 1)
+            terms["place"] = progress * rewards.closeness(away) * up.clamp(0, 1)
         return terms
 
     @staticmethod

@@ -143,6 +143,10 @@ class ShellGame(MemoryEnv[ShellState]):
     ball stays hidden until the outcome. With ``on_mistake="ignore"`` there is no failure, and the ball stays hidden until
     success; an agent can then try one mug after another, which needs no memory.
 
+    Dense reward: ``reach`` pays for nearness to the right mug (Push: to the place behind it), ``touch`` for how long it has
+    been touched, ``grasp`` for both fingers on it, ``place`` for how far it was pushed or lifted, ``still`` for an arm at
+    rest once the mug was touched, stands in the zone or is lifted.
+
     Args:
         mode: "touch", "push" or "pick".
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During a delay the mugs are
@@ -259,7 +263,7 @@ class ShellGame(MemoryEnv[ShellState]):
         return {
             "reach": torch.where(touched, 1.0, near),
             "touch": torch.where(touched, 1.0, held),
-            "still": rewards.still_when(touched | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(touched, data.joint_speed, data.responding),
         }
 
     def _push_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
@@ -271,7 +275,7 @@ class ShellGame(MemoryEnv[ShellState]):
         return {
             "reach": torch.where(in_zone, 1.0, rewards.reach(data.tcp[:, :3], behind)),
             "place": ((PUSH_DISTANCE - remaining) / (PUSH_DISTANCE - ZONE_RADIUS)).clamp(0, 1) * ~lies,
-            "still": rewards.still_when(in_zone | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(in_zone, data.joint_speed, data.responding),
         }
 
     def _pick_terms(self, s: ShellState, data: StepData) -> dict[str, Tensor]:
@@ -282,7 +286,7 @@ class ShellGame(MemoryEnv[ShellState]):
             "reach": rewards.reach(data.tcp[:, :3], mug[:, :3]),
             "grasp": grasped,
             "place": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
-            "still": rewards.still_when((height > LIFT_HEIGHT) | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(height > LIFT_HEIGHT, data.joint_speed, data.responding),
         }
 
     def oracle(self, s: ShellState) -> Tensor:

@@ -105,6 +105,9 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     Then the cube comes back elsewhere: x ∈ [-0.125, -0.085], y ∈ ±0.08 m (uniform), whatever the start was. All else is as
     above. A guess is right in at most 18.4 % of episodes: the share of the possible starts within 0.03 m of one of them.
 
+    Dense reward: ``reach`` pays for nearness to the cube, ``grasp`` for both fingers on it, ``progress`` for the share of
+    both legs that lies behind it, and ``still`` for an arm at rest once the cube is back.
+
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
         goal_tolerance: distance from the disc's centre at which the cube has reached the goal, 0.005 m to `goal_radius`.
@@ -213,7 +216,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": s.grasped.to(way_back.dtype),
             "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
-            "still": rewards.still_when(arrived | ~data.responding, data.joint_speed),
+            "still": rewards.still_when(arrived, data.joint_speed, data.responding),
         }
 
     def oracle(self, s: TakeItBackState) -> Tensor:
