@@ -170,7 +170,9 @@ def _task(env_id: Any, args: dict[str, Any]) -> str:
 
 
 def _agent(algorithm: Any, args: dict[str, Any]) -> str:
-    """The algorithm, with its memory where it takes any."""
+    """The name of the variant, or else the algorithm, with its memory where it takes any."""
+    if isinstance(variant := args.get("variant"), str):
+        return variant
     memory = args.get("memory")
     if not isinstance(memory, str) or (algorithm, memory) == ("ppo-lstm", "lstm"):
         return str(algorithm)
