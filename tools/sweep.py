@@ -53,7 +53,7 @@ from .output import require_folder
 from .plot import read_column, read_progress
 from .sweep_plan import Plan, PlannedRun, SweepError, read_plan
 
-__all__ = ["Args", "Plan", "PlannedRun", "SweepError", "main", "read_plan", "sweep"]
+__all__ = ["Args", "Plan", "PlannedRun", "SweepError", "finished_folder", "main", "read_plan", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +175,16 @@ def _place(out: Path, run: PlannedRun) -> Progress:
             progress.state, progress.note = "finished", "skipped: it was finished before"
             return progress
     return Progress(run, last or out / run.name)
+
+
+def finished_folder(out: Path, run: PlannedRun) -> Path | None:
+    """The folder below ``out`` that holds the result of a run; None where it is not finished.
+
+    Raises:
+        SweepError: the folder holds the result of another run.
+    """
+    progress = _place(out, run)
+    return progress.folder if progress.state == "finished" else None
 
 
 def _next_attempt(progress: Progress, out: Path) -> bool:
