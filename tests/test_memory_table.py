@@ -50,6 +50,7 @@ def table_of(file: Path) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells}
 
 
+@pytest.mark.slow
 def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
