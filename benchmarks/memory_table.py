@@ -140,7 +140,10 @@ def read_csv(path: Path) -> list[Row]:
         reader = csv.DictReader(file)
         if list(reader.fieldnames or ()) != names:
             raise SystemExit(f"--csv {path} has other columns than {', '.join(names)}; name another file")
-        return [Row(**{name: kinds[name](text) if text else None for name, text in row.items()}) for row in reader]
+        rows: list[dict[str, Any]] = [
+            {name: kinds[name](text) if text else None for name, text in row.items()} for row in reader
+        ]
+    return [Row(**row) for row in rows]
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
@@ -224,9 +227,9 @@ def iqm(scores: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     if len(scores) > 1:
         estimate = aggregate(scores)[1]
         return f"{100 * estimate.value:.0f} ({100 * estimate.low:.0f} to {100 * estimate.high:.0f})"
-    from scipy.stats import trim_mean
+    from rliable import metrics
 
-    return f"{100 * trim_mean(scores, 0.25, axis=None):.0f}"
+    return f"{100 * metrics.aggregate_iqm(scores):.0f}"
 
 
 def aggregate_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:

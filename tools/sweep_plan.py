@@ -135,10 +135,11 @@ def read_plan(path: Path) -> Plan:
             raise SweepError(
                 f"task_options.{pattern} is for none of the tasks; write the ID of one, or a pattern as Remember*"
             )
+    agents: list[tuple[str, str, str | None, dict[str, Any]]]
     agents = [(name, algorithm, None, options.get(name, {})) for name, algorithm in zip(names, algorithms, strict=True)]
-    for label, entry in zip(labels, variants, strict=True):
+    for variant, entry in zip(labels, variants, strict=True):
         name = use_algorithm(entry["algorithm"]).name
-        agents.append((name, entry["algorithm"], label, {**options.get(name, {}), **entry.get("options", {})}))
+        agents.append((name, entry["algorithm"], variant, {**options.get(name, {}), **entry.get("options", {})}))
     runs = []
     for task in tasks:
         own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(split_env_id(task)[1], pattern)]
