@@ -166,6 +166,9 @@ class CommonArgs:
     run_dir: Path | None = None
     """Folder for the files of the run, new or empty; by default runs/<env-id>__<algorithm>__<seed>__<time>, where ppo is
     followed by its memory."""
+    variant: str | None = None
+    """A name for these settings of the algorithm, which `mikasa report` shows in its place. It changes nothing else;
+    sweeps set it."""
     resume: Path | None = None
     """Folder of a run to continue from its newest checkpoint, with the arguments that it was started with."""
     preset: str = "auto"

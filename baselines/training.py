@@ -393,11 +393,12 @@ class _Run:
             # As a new network describes itself: a checkpoint of version 1 has other names for the parts of observations.
             if name in ("obs_dim", "action_dim") and name in other and own["network"] == other["network"]:
                 other[name] = type(self.network).from_dict(payload["network"]).to_dict()[name]
-            if value != other.get(name):
-                raise ArgumentError(
-                    f"--init-from {path} has {name} {other.get(name)}, and this run {value}; "
-                    "both need the same network, and observations of the same sizes"
-                )
+            if value == other.get(name) or (name == "obs_dim" and _per_object(value) == _per_object(other.get(name))):
+                continue
+            raise ArgumentError(
+                f"--init-from {path} has {name} {other.get(name)}, and this run {value}; "
+                "both need the same network, and observations of the same sizes"
+            )
         try:
             self.network.load_state_dict(payload["state_dict"])
         except (RuntimeError, TypeError, ValueError) as error:
@@ -433,6 +434,16 @@ def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
 
 def _has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+
+
+def _per_object(parts: Any) -> Any:
+    """Parts of observations without the number of objects: a network that reads them as a set takes any number."""
+    if not isinstance(parts, list):
+        return parts
+    return [
+        {**part, "shape": [part["shape"][0] / part["items"]], "items": True} if part.get("items") else part
+        for part in parts
+    ]
 
 
 def _next_multiple(step: int, every: int) -> float:

@@ -402,6 +402,27 @@ def test_a_run_writes_its_files_and_resumes_to_the_bit(tmp_path: Path, monkeypat
     env.close()
 
 
+@pytest.mark.slow
+def test_weights_of_fewer_objects_fit_more_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A curriculum: the policy of three colours begins the run with nine, all weights of it."""
+    words = "--num-envs 2 --num-steps 4 --total-timesteps 8 --warm-start-steps 8 --warm-start-updates 0 --preset none"
+    words += " --memory-size 8 --token-size 8 --head-sizes 8 --eval-every 0 --eval-episodes 2 --no-video"
+    argv, first = shlex.split(words), tmp_path / "a" / "checkpoint.pt"
+    assert main("dagger", [*argv, "--env-id", ENV, "--run-dir", str(tmp_path / "a")]) == 0
+    argv += ["--init-from", str(first), "--run-dir", str(tmp_path / "b")]
+    assert main("dagger", [*argv, "--env-id", "RememberColor9-v0", "--seed", "5"]) == 0
+    before = read_policy(first, CPU)
+    begun = torch.load(tmp_path / "b" / "resume-000000000000.pt", weights_only=True)["policy"]
+    assert begun.keys() == before["state_dict"].keys()
+    assert all(torch.equal(begun[name], value) for name, value in before["state_dict"].items())
+    (nine, _) = read_policy(tmp_path / "b" / "checkpoint.pt", CPU)["network"]["obs_dim"]
+    assert (nine["shape"], nine["items"]) == ([9 * 17], 9)
+    argv[-1] = str(tmp_path / "c")
+    assert main("dagger", [*argv, "--env-id", "TakeItBack-v0"]) == 2, "its objects have other features"
+    assert "--init-from" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
 def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
     argv = [word for word in ARGV if word not in ("--exact-resume",)]
     for name in ("--warm-start-steps", "--warm-start-updates"):

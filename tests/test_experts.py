@@ -248,6 +248,12 @@ def test_rotation_vectors_lead_from_one_rotation_to_the_other() -> None:
     assert float(rotation_vector(present, present).abs().max()) < 1e-6
 
 
+def test_the_jacobian_is_the_kinematic_chain_s() -> None:
+    arm = Arm()
+    q = torch.rand((50, 7), generator=torch.Generator().manual_seed(0)) * 4 - 2
+    torch.testing.assert_close(arm.jacobian(q), arm._chain.jacobian(q), rtol=0, atol=1e-5)
+
+
 def test_the_arm_goes_where_it_is_sent_and_keeps_its_wrist_where_asked() -> None:
     env = make("RememberColor3-v0", 8, obs_mode="joints")
     obs, _ = env.reset(seed=0)

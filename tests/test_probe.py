@@ -25,7 +25,7 @@ from mikasa_robo.tasks.rotate import TOLERANCE, RotateState, heading, sample_peg
 from mikasa_robo.tasks.shell_game import sample_shells
 from mikasa_robo.tasks.take_it_back import sample_start_and_goal
 from mikasa_robo.tools import cli
-from mikasa_robo.tools.probe import PROBE_FORMAT, Subject, describe, probe
+from mikasa_robo.tools.probe import PROBE_FORMAT, Subject, _swap_time, describe, probe
 from mikasa_robo.tools.probe_cues import CueRule, cue_parts, find_cue_rule
 from mikasa_robo.tools.probe_figure import draw
 from mikasa_robo.tools.probe_play import Player, batches, freeze_at, play_all, reset_at
@@ -208,6 +208,24 @@ def test_a_perfect_memory_is_followed_in_every_family(task_id: str, n: int, at: 
         assert found["at_rule"] == "half of the undisturbed episodes no longer show the cue"
     else:
         assert (found["at"], found["at_rule"]) == (at, "the first step of the response")
+
+
+@pytest.mark.parametrize("task_id", ["TakeItBack", "RotateLenientPos"])
+def test_what_comes_back_elsewhere_is_swapped_while_it_is_away(task_id: str) -> None:
+    env = make(f"{task_id}Replaced-v0", 2, obs_mode="objects")
+    env.reset(seed=0)
+    task = env.unwrapped
+    rule = find_cue_rule(task)
+    assert rule is not None
+    at, why = _swap_time(task, rule.is_on_view(task), [])
+    assert (at, why) == (task.timeline.cue + task.timeline.delay // 2, "the middle of the delay")
+    assert at is not None
+    obs = None
+    for _ in range(at):
+        obs, *_ = env.step(torch.zeros(2, 8))
+    assert obs is not None
+    assert not obs["objects"][:, 0].any(), "the flag: the object is not on view at that step"
+    env.close()
 
 
 def test_where_the_cue_stays_on_view_there_is_no_swap() -> None:

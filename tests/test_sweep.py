@@ -312,6 +312,88 @@ def test_a_good_file_gives_every_combination(tmp_path: Path) -> None:
     assert found.retries == 2
 
 
+VARIANTS = """
+out = "runs/table"
+tasks = ["RememberColor3-v0", "InterceptSlow-v0"]
+seeds = [1]
+[options.dagger]
+env_kwargs = ["arm=held"]
+learning_rate = 0.002
+[task_options."Intercept*"]
+env_kwargs = []
+[[variant]]
+name = "gru"
+algorithm = "dagger"
+[[variant]]
+name = "ffm-small"
+algorithm = "dagger"
+options = { memory = "ffm", memory_kwargs = ["memory_size=8"], learning_rate = 0.001 }
+"""
+
+
+def test_variants_are_one_algorithm_with_several_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(VARIANTS.replace("runs/table", str(tmp_path / "runs")))
+    found = read_plan(file)
+    names = [f"{task}__{variant}__1" for task in found_tasks(found) for variant in ("gru", "ffm-small")]
+    assert [r.name for r in found.runs] == names
+    held, small, free, _ = found.runs
+    assert held.options == {"env_kwargs": ["arm=held"], "learning_rate": 0.002}
+    assert small.options == {
+        "env_kwargs": ["arm=held"],
+        "learning_rate": 0.001,
+        "memory": "ffm",
+        "memory_kwargs": ["memory_size=8"],
+    }
+    assert free.options["env_kwargs"] == [], "of this task only"
+    words = train_command(small, tmp_path, resume=False)
+    assert words[3] == "dagger"
+    assert words[words.index("--variant") + 1] == "ffm-small"
+
+    folder = tmp_path / "runs" / small.name
+    folder.mkdir(parents=True)
+    final = {"episodes": 100, "success_once": 0.5}
+    args = {"variant": "ffm-small", "memory": "ffm"}
+    result = {"env_id": small.task, "algorithm": "dagger", "seed": 1, "training_steps": 9, "final": final, "args": args}
+    (folder / "final_eval.json").write_text(json.dumps(result))
+    assert module._place(tmp_path / "runs", small).state == "finished"
+    assert [run.algorithm for run in collect([folder]).runs] == ["ffm-small"], "in the report too"
+
+    results = tmp_path / "results.csv"
+    results.write_text("env_id,variant,seed\nRememberColor3-v0,gru,1\nRememberColor3-v0,gru,2\n")
+    assert main([str(file), "--dry-run", "--only", "Remember*", "*__gru__*", "--skip-in", str(results)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]] == [names[1], names[2]]
+    assert main([str(file), "--dry-run", "--only", "Shell*"]) == 2
+    assert "--only Shell* fits no run; the first is RememberColor3-v0__gru__1" in capsys.readouterr().err
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert main([str(file), "--dry-run", "--skip-in", str(tmp_path / "other.csv")]) == 2
+    assert "is no CSV with the columns env_id, variant and seed" in capsys.readouterr().err
+
+
+def found_tasks(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(run.task for run in plan.runs))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "gru"', 'name = "ffm-small"', r"name = 'ffm-small' is there twice"),
+        ('name = "gru"', 'name = "a__b"', r"name = 'a__b' cannot be part of a folder's name"),
+        ('name = "gru"', "", r"variant number 1: name is missing"),
+        ('name = "gru"\nalgorithm = "dagger"', 'name = "gru"\nalgorithm = "dager"', r"there is no algorithm 'dager'"),
+        ('memory = "ffm"', 'memroy = "ffm"', r"variant ffm-small.memroy is not known here; did you mean"),
+        ('"Intercept*"', '"Rotate*"', r"task_options.Rotate\* is for none of the tasks"),
+        ("learning_rate = 0.001", 'variant = "x"', r"variant ffm-small.variant is set by the sweep itself"),
+    ],
+)
+def test_a_bad_variant_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "sweep.toml"
+    assert old in VARIANTS
+    file.write_text(VARIANTS.replace(old, new))
+    with pytest.raises(SweepError, match=message):
+        read_plan(file)
+
+
 def test_the_published_sweeps_can_be_run_again() -> None:
     files = sorted((Path(__file__).parent.parent / "docs" / "results" / "robot-learning").glob("*.toml"))
     plans = [read_plan(file) for file in files]

@@ -231,12 +231,12 @@ def _play_undisturbed(env: Any, policy: RecurrentPolicy, plan: Sequence[Batch], 
             totals.add(step)
             recorder.running(batch, step.still_running)
             rule = find_cue_rule(task)
-            if rule is not None and rule.stays_on_view:
+            if rule is not None and rule.is_on_view(task):
                 now = rule.gone(task.task_state).cpu() & (gone < 0) & step.running.cpu()
                 gone[now] = step.t
         success.append(totals.success_once[: batch.keep].cpu())
         lengths.append(totals.lengths[: batch.keep].cpu())
-        if rule is not None and rule.stays_on_view:
+        if rule is not None and rule.is_on_view(task):
             gone_at += [t if t >= 0 else None for t in gone[: batch.keep].tolist()]
     return Episodes(torch.cat(success), torch.cat(lengths)), recorder, gone_at
 
@@ -258,7 +258,7 @@ def _swap(
         return {
             "skipped": f"nothing says what the cue in a {state} is; register a rule, see `probe_cues.register_cue_rule`"
         }
-    when, why = (at, "--at") if at is not None else _swap_time(task, rule.stays_on_view, gone)
+    when, why = (at, "--at") if at is not None else _swap_time(task, rule.is_on_view(task), gone)
     if when is None:
         return {"skipped": why}
     result = swap(subject.env, policy, plan, rule, when)

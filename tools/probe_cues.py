@@ -44,6 +44,10 @@ class CueRule(ABC, Generic[TaskState]):
     stays_on_view: bool = False
     """Whether the scene shows the cue until the robot itself changes it; see `gone`."""
 
+    def is_on_view(self, task: Any) -> bool:
+        """`stays_on_view` in this very task: what comes back elsewhere (recall="replaced") shows its cue no longer."""
+        return self.stays_on_view
+
     @abstractmethod
     def differs(self, task: Any, s: TaskState) -> Tensor:
         """(N, N) bool: in episode i, nobody can do the task both with the cue of episode j and with its own."""
@@ -133,6 +137,9 @@ class RotateCue(CueRule[RotateState]):
     def gone(self, s: RotateState) -> Tensor:
         return s.turned.abs() > TOLERANCE
 
+    def is_on_view(self, task: Any) -> bool:
+        return not task.replaced
+
     def parts(self, task: Any, s: RotateState) -> list[CuePart]:
         twice = 2 * heading(s.start[:, 3:])
         direction = torch.stack([twice.cos(), twice.sin()], dim=1).to(torch.float32)
@@ -152,6 +159,9 @@ class TakeItBackCue(CueRule[TakeItBackState]):
 
     def gone(self, s: TakeItBackState) -> Tensor:
         return s.reached.clone()
+
+    def is_on_view(self, task: Any) -> bool:
+        return not task.replaced
 
     def parts(self, task: Any, s: TakeItBackState) -> list[CuePart]:
         return [CuePart("start, x and y", s.start[:, :2].clone())]

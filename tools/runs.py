@@ -170,7 +170,9 @@ def _task(env_id: Any, args: dict[str, Any]) -> str:
 
 
 def _agent(algorithm: Any, args: dict[str, Any]) -> str:
-    """The algorithm, with its memory where it takes any, and what its training environments had beyond the task's."""
+    """The name of the variant, or else the algorithm, its memory, and what its training environments had for themselves."""
+    if isinstance(variant := args.get("variant"), str):
+        return variant
     memory, name = args.get("memory"), str(algorithm)
     if isinstance(memory, str) and (algorithm, memory) != ("ppo-lstm", "lstm"):
         own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))

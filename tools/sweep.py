@@ -10,6 +10,14 @@
     [options.ppo-mlp]                 # options of that algorithm, as in `mikasa train ppo-mlp --help`
     total_timesteps = 300_000
 
+    [task_options."Remember*"]        # options for some of the tasks; they come after all others
+    obs = "objects+joints"
+
+    [[variant]]                       # an algorithm with options and a name of its own, beside `algorithms` or instead
+    name = "dagger-ffm"
+    algorithm = "dagger"
+    options = { memory = "ffm" }      # they come after [options.dagger]
+
 Runs that are finished, which means that they have a final_eval.json, are skipped. So the same command continues a sweep
 that was stopped.
 """
@@ -17,6 +25,9 @@ that was stopped.
 from __future__ import annotations
 
 import contextlib
+import csv
+import dataclasses
+import fnmatch
 import functools
 import itertools
 import json
@@ -42,7 +53,7 @@ from .output import require_folder
 from .plot import read_column, read_progress
 from .sweep_plan import Plan, PlannedRun, SweepError, read_plan
 
-__all__ = ["Args", "Plan", "PlannedRun", "SweepError", "main", "read_plan", "sweep"]
+__all__ = ["Args", "Plan", "PlannedRun", "SweepError", "finished_folder", "main", "read_plan", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +79,12 @@ class Args:
     """Cores that Ray may use on this machine; by default all. Not together with --address."""
     dry_run: bool = False
     """Show the runs and how far each has come, and start none."""
+    only: tuple[str, ...] = ()
+    """Only the runs whose names fit one of these patterns: `--only 'RememberColor3*' '*__gru__1'`. The name of a run is
+    <task>__<algorithm or variant>__<seed>."""
+    skip_in: Path | None = None
+    """A CSV of results with the columns env_id, variant and seed, as benchmarks/memory_table.py writes it: the runs in it
+    are not made again, also where their folders are gone."""
 
 
 Command = Callable[[PlannedRun, Path, bool], list[str]]
@@ -122,6 +139,8 @@ def _is_finished(progress: Progress) -> bool:
     except (ValueError, KeyError, TypeError) as error:
         raise SweepError(f"{file} is broken ({error}); move {progress.folder} away") from error
     asked = {"env_id": run.task, "algorithm": run.algorithm_name, "seed": run.seed, **run.options}
+    if run.variant is not None:
+        asked["variant"] = run.variant
     if "network" in asked:  # a result has the name without the module
         asked["network"] = str(asked["network"]).rpartition(":")[2]
     for name, value in asked.items():
@@ -156,6 +175,16 @@ def _place(out: Path, run: PlannedRun) -> Progress:
             progress.state, progress.note = "finished", "skipped: it was finished before"
             return progress
     return Progress(run, last or out / run.name)
+
+
+def finished_folder(out: Path, run: PlannedRun) -> Path | None:
+    """The folder below ``out`` that holds the result of a run; None where it is not finished.
+
+    Raises:
+        SweepError: the folder holds the result of another run.
+    """
+    progress = _place(out, run)
+    return progress.folder if progress.state == "finished" else None
 
 
 def _next_attempt(progress: Progress, out: Path) -> bool:
@@ -426,6 +455,31 @@ def table(runs: Sequence[Progress]) -> str:
     return "\n".join([*lines_out, f"{sum(p.state == 'finished' for p in runs)} of {len(runs)} runs are finished"])
 
 
+def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) -> Plan:
+    """The plan with the runs that ``--only`` and ``--skip-in`` leave.
+
+    Raises:
+        SweepError: they leave none, or the CSV cannot be used.
+    """
+    runs = [run for run in plan.runs if not only or any(fnmatch.fnmatchcase(run.name, pattern) for pattern in only)]
+    if not runs:
+        raise SweepError(f"--only {' '.join(only)} fits no run; the first is {plan.runs[0].name}")
+    if skip_in is not None:
+        try:
+            with skip_in.open(newline="") as file:
+                done = {(row["env_id"], row["variant"], int(row["seed"])) for row in csv.DictReader(file)}
+        except OSError as error:
+            raise SweepError(f"--skip-in {skip_in} cannot be read: {error.strerror}; name a CSV file") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise SweepError(
+                f"--skip-in {skip_in} is no CSV with the columns env_id, variant and seed ({error!r})"
+            ) from error
+        runs = [run for run in runs if (run.task, run.label, run.seed) not in done]
+        if not runs:
+            raise SweepError(f"--skip-in {skip_in} holds all runs; there is nothing left to train")
+    return dataclasses.replace(plan, runs=tuple(runs))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` and return its exit code: 1 if a run failed."""
     args = tyro.cli(Args, args=argv, prog="mikasa sweep")
@@ -439,7 +493,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"--num-cpus {args.num_cpus} must be at least 1", file=sys.stderr)
         return 2
     try:
-        plan = read_plan(args.file)
+        plan = select(read_plan(args.file), args.only, args.skip_in)
         if args.dry_run:
             print(table([_place(plan.out.resolve(), run) for run in plan.runs]))
             return 0

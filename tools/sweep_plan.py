@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import fnmatch
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +27,10 @@ else:
 
 __all__ = ["Plan", "PlannedRun", "SweepError", "read_plan"]
 
-RESERVED = ("env_id", "seed", "run_dir", "resume")
+RESERVED = ("env_id", "seed", "run_dir", "resume", "variant")
 """Options of the trainers that a sweep sets itself."""
+_NAME = re.compile(r"[A-Za-z0-9.+=-]+(_[A-Za-z0-9.+=-]+)*")
+"""Names of variants: parts of the names of folders, which two underscores divide."""
 
 
 class SweepError(ValueError):
@@ -42,11 +46,17 @@ class PlannedRun:
     seed: int
     options: Mapping[str, Any]
     cpus: float = 1
+    variant: str | None = None  # name of a [[variant]]
 
     @property
     def name(self) -> str:
         """Name of its folder and of its log, without modules."""
-        return f"{self.task}__{self.algorithm_name}__{self.seed}"
+        return f"{self.task}__{self.label}__{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """Name of the variant, or of the algorithm."""
+        return self.variant or self.algorithm_name
 
     @property
     def task(self) -> str:
@@ -60,7 +70,9 @@ class PlannedRun:
 
     def arguments(self, run_dir: Path) -> list[str]:
         """The words after `mikasa train <algorithm>` that start it in ``run_dir``."""
-        fixed = {"env_id": self.env_id, "seed": self.seed, "run_dir": run_dir}
+        fixed: dict[str, Any] = {"env_id": self.env_id, "seed": self.seed, "run_dir": run_dir}
+        if self.variant is not None:
+            fixed["variant"] = self.variant
         return [word for name, value in {**fixed, **self.options}.items() for word in _words(name, value)]
 
 
@@ -92,37 +104,87 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is not a TOML file: {error}") from error
-    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options")
+    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options", "task_options", "variant")
     _refuse_unknown(content, known, "")
+    variants = content.get("variant", [])
     for key in known[:4]:
-        if key not in content:
+        if key not in content and not (key == "algorithms" and variants):
             raise SweepError(f"{key} is missing; add {_EXAMPLES[key]}")
     if not isinstance(content["out"], str) or not content["out"]:
         raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {_EXAMPLES['out']}")
-    tasks, algorithms, seeds = (
-        _list(content, key, kind) for key, kind in (("tasks", str), ("algorithms", str), ("seeds", int))
-    )
+    tasks, seeds = (_list(content, key, kind) for key, kind in (("tasks", str), ("seeds", int)))
+    algorithms = _list(content, "algorithms", str) if "algorithms" in content else []
     if min(seeds) < 0:
         raise SweepError(f"seeds: {min(seeds)} is negative; use numbers of at least 0")
-    cpus, retries, options = content.get("cpus_per_run", 1), content.get("retries", 2), content.get("options", {})
+    cpus, retries = content.get("cpus_per_run", 1), content.get("retries", 2)
     if not isinstance(cpus, int | float) or isinstance(cpus, bool) or not cpus > 0:
         raise SweepError(f"cpus_per_run = {cpus!r} is not a number above 0; write cpus_per_run = 1")
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
-    if not isinstance(options, dict):
-        raise SweepError(f"options = {options!r} is not a table; write [options.{algorithms[0]}] above the options")
     names = _check_names("algorithms", algorithms, lambda name: use_algorithm(name).name)
+    labels = _variant_labels(variants, names)
     _check_names("tasks", tasks, lambda task: resolve_env_id(task, "tasks:"))
-    _refuse_unknown(options, names, "options.")
-    for name in names:
-        _check_options(name, options.get(name, {}), tasks)
-    runs = tuple(
-        PlannedRun(task, algorithm, seed, options.get(name, {}), cpus)
-        for task in tasks
-        for name, algorithm in zip(names, algorithms, strict=True)
-        for seed in seeds
-    )
-    return Plan(Path(content["out"]), runs, retries)
+    known_names = list(dict.fromkeys([*names, *(use_algorithm(entry["algorithm"]).name for entry in variants)]))
+    options, by_task = _table(content, "options", known_names[0]), _table(content, "task_options", '"Intercept*"')
+    _refuse_unknown(options, known_names, "options.")
+    for name in known_names:
+        _require_table(f"options.{name}", options.get(name, {}))
+    for pattern, changes in by_task.items():
+        _require_table(f"task_options.{pattern}", changes)
+        if not any(fnmatch.fnmatchcase(split_env_id(task)[1], pattern) for task in tasks):
+            raise SweepError(
+                f"task_options.{pattern} is for none of the tasks; write the ID of one, or a pattern as Remember*"
+            )
+    agents: list[tuple[str, str, str | None, dict[str, Any]]]
+    agents = [(name, algorithm, None, options.get(name, {})) for name, algorithm in zip(names, algorithms, strict=True)]
+    for variant, entry in zip(labels, variants, strict=True):
+        name = use_algorithm(entry["algorithm"]).name
+        agents.append((name, entry["algorithm"], variant, {**options.get(name, {}), **entry.get("options", {})}))
+    runs = []
+    for task in tasks:
+        own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(split_env_id(task)[1], pattern)]
+        for name, algorithm, label, common in agents:
+            merged = {key: value for changes in (common, *own) for key, value in changes.items()}
+            _check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
+            runs += [PlannedRun(task, algorithm, seed, merged, cpus, label) for seed in seeds]
+    return Plan(Path(content["out"]), tuple(runs), retries)
+
+
+def _table(content: Mapping[str, Any], key: str, example: str) -> dict[str, Any]:
+    value = content.get(key, {})
+    if not isinstance(value, dict):
+        raise SweepError(f"{key} = {value!r} is not a table; write [{key}.{example}] above the options")
+    return value
+
+
+def _require_table(key: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise SweepError(f"{key} = {value!r} is not a table; write [{key}] above the options")
+
+
+def _variant_labels(variants: Any, algorithms: Sequence[str]) -> list[str]:
+    """The names of the tables under [[variant]]. Raises SweepError for one that cannot be used."""
+    if not isinstance(variants, list):
+        raise SweepError("variant is not a list of tables; write [[variant]] above name, algorithm and options")
+    labels: list[str] = []
+    for number, entry in enumerate(variants, 1):
+        _require_table(f"variant number {number}", entry)
+        where = f"variant number {number}: "
+        for key in ("name", "algorithm"):
+            if not isinstance(entry.get(key), str):
+                raise SweepError(f'{where}{key} is missing, or is no text; add {key} = "…"')
+        _refuse_unknown(entry, ("name", "algorithm", "options"), f"variant {entry['name']}: ")
+        _require_table(f"variant {entry['name']}: options", entry.get("options", {}))
+        if not _NAME.fullmatch(entry["name"]):
+            raise SweepError(
+                f"{where}name = {entry['name']!r} cannot be part of a folder's name; "
+                "use letters, digits, . - + = and single _"
+            )
+        if entry["name"] in (*labels, *algorithms):  # their runs would have the same folders
+            raise SweepError(f"{where}name = {entry['name']!r} is there twice; choose another")
+        _check_names(f"variant {entry['name']}: algorithm", [entry["algorithm"]], lambda name: use_algorithm(name).name)
+        labels.append(entry["name"])
+    return labels
 
 
 _EXAMPLES = {
@@ -171,39 +233,34 @@ def _check_names(key: str, values: Sequence[str], resolve: Callable[[str], str])
     return list(by_name)
 
 
-def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
-    """Let the algorithm read its own options, for every task."""
+def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task: str) -> None:
+    """Let the algorithm read its own options, for a task."""
     from mikasa_robo.baselines.arguments import ArgumentError
     from mikasa_robo.baselines.command import parse_args
 
-    if not isinstance(options, dict):
-        raise SweepError(
-            f"options.{algorithm} = {options!r} is not a table; write [options.{algorithm}] above the options"
-        )
     args_type = get_algorithm(algorithm).load().args_type
     for name in RESERVED:
         if name in options:
-            raise SweepError(f"options.{algorithm}.{name} is set by the sweep itself; remove it")
+            raise SweepError(f"{where}.{name} is set by the sweep itself; remove it")
     fields = [field.name for field in dataclasses.fields(args_type) if field.name not in RESERVED]
-    _refuse_unknown(options, fields, f"options.{algorithm}.")
-    for task in tasks:
-        run = PlannedRun(task, algorithm, 0, options)
-        # A folder that cannot exist: whether the run's own folder is free is checked elsewhere.
-        words = run.arguments(Path(os.devnull) / "run")
-        refusal = open(os.devnull, "w")  # noqa: SIM115
-        with refusal, contextlib.redirect_stdout(refusal), contextlib.redirect_stderr(refusal):
-            try:
-                args = parse_args(args_type, words, "")
-            except SystemExit:
-                args = None
-            except (ArgumentError, EnvIdError, RegistryError) as error:
-                raise SweepError(f"options.{algorithm}: {error}") from error
-        if args is None:
-            raise SweepError(
-                f"options.{algorithm}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
-                f"`mikasa train {algorithm} --help` describes the options"
-            )
+    _refuse_unknown(options, fields, f"{where}.")
+    run = PlannedRun(task, algorithm, 0, options)
+    # A folder that cannot exist: whether the run's own folder is free is checked elsewhere.
+    words = run.arguments(Path(os.devnull) / "run")
+    refusal = open(os.devnull, "w")  # noqa: SIM115
+    with refusal, contextlib.redirect_stdout(refusal), contextlib.redirect_stderr(refusal):
         try:
-            args.check()
-        except ArgumentError as error:
-            raise SweepError(f"options.{algorithm}: {error}") from error
+            args = parse_args(args_type, words, "")
+        except SystemExit:
+            args = None
+        except (ArgumentError, EnvIdError, RegistryError) as error:
+            raise SweepError(f"{where}: {error}") from error
+    if args is None:
+        raise SweepError(
+            f"{where}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
+            f"`mikasa train {algorithm} --help` describes the options"
+        )
+    try:
+        args.check()
+    except ArgumentError as error:
+        raise SweepError(f"{where}: {error}") from error

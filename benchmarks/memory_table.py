@@ -1,0 +1,402 @@
+"""Every task against every memory: the tables and figures of a sweep, from a CSV that outlives the folders of its runs.
+
+    mikasa sweep docs/results/memory-table/table.toml --skip-in docs/results/memory-table/table.csv
+    python benchmarks/memory_table.py docs/results/memory-table/table.toml
+
+Finished runs of the sweep are added to the CSV, which stands beside the sweep's file unless ``--csv`` names another; runs
+that it holds already stay as they are. Table and figure are drawn from the CSV alone. A sweep of delays
+(``delay_steps`` among the ``env_kwargs`` of its variants) gets a figure of success against the delay, others one of
+performance profiles.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts.chance import chance
+from mikasa_robo.statistics import wilson_interval
+from mikasa_robo.tools.intervals import aggregate
+from mikasa_robo.tools.plot import read_column, read_progress
+from mikasa_robo.tools.sweep import Plan, PlannedRun, finished_folder, read_plan
+
+MARK = "<!-- memory-table -->"
+SHORT = 8
+"""Tasks in the table of the README."""
+GRADIENT_STEPS = ("imitation/total_updates",)
+"""Columns of progress.csv with the gradient steps so far; PPO has none."""
+
+
+@dataclass
+class Options:
+    """Draw the table of a sweep over memories."""
+
+    sweep: tyro.conf.Positional[Path]
+    """The sweep's file."""
+    csv: Path | None = None
+    """The CSV of the results, which is continued; by default beside the sweep's file."""
+    markdown: Path | None = None
+    """The Markdown file of the table, which is replaced; by default beside the sweep's file."""
+    picture: Path | None = None
+    """The PNG file of the figure, which is replaced; by default beside the sweep's file."""
+    readme: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """A Markdown file that gets the first rows between its two lines `<!-- memory-table -->`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One finished run, a row of the CSV."""
+
+    env_id: str
+    variant: str
+    memory: str
+    delay: int | None
+    """``delay_steps`` where the sweep sets it."""
+    seed: int
+    env_steps: int
+    gradient_steps: int | None
+    episodes: int
+    """Of the final evaluation."""
+    successes: int | None
+    """None where the task has no success."""
+    mean_return: float
+    seconds: float
+    revision: str
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells it from other runs."""
+        return self.env_id, self.variant, self.seed
+
+    @property
+    def score(self) -> float:
+        """Success rate, or mean return where there is no success."""
+        return self.mean_return if self.successes is None else self.successes / self.episodes
+
+
+Line = tuple[str, "int | None"]
+"""A line of the table: ID and delay."""
+Cells = Mapping[tuple[Line, str], Sequence[Row]]
+"""The runs by line and memory."""
+
+
+def delay_of(run: PlannedRun) -> int | None:
+    """``delay_steps`` of a run, where the sweep sets it."""
+    found = [
+        str(word).partition("=")[2] for word in run.options.get("env_kwargs", ()) if word.startswith("delay_steps=")
+    ]
+    return int(found[-1]) if found else None
+
+
+def memory_of(run: PlannedRun) -> str:
+    """The memory of a run; the name of its variant where it has no such option."""
+    return str(run.options.get("memory", run.label))
+
+
+def read_run(run: PlannedRun, folder: Path) -> Row:
+    """The row of a finished run."""
+    result = json.loads((folder / "final_eval.json").read_text())
+    final, git = result["final"], result.get("git")
+    steps = [values for name in GRADIENT_STEPS if (values := read_column(read_progress(folder), name)[1])]
+    success = final.get("success_once")
+    return Row(
+        env_id=run.task,
+        variant=run.label,
+        memory=memory_of(run),
+        delay=delay_of(run),
+        seed=run.seed,
+        env_steps=int(result["training_steps"]),
+        gradient_steps=int(steps[0][-1]) if steps else None,
+        episodes=int(final["episodes"]),
+        successes=None if success is None else round(success * final["episodes"]),
+        mean_return=round(float(final["return"]), 4),
+        seconds=float(result["wall_time_s"]),
+        revision=str(git["revision"])[:10] if git else "unknown",
+    )
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a CSV, which need not exist.
+
+    Raises:
+        SystemExit: it holds something else.
+    """
+    if not path.exists():
+        return []
+    names = [field.name for field in fields(Row)]
+    kinds: dict[str, Callable[[str], Any]] = dict.fromkeys(names, int)
+    kinds |= dict.fromkeys(("env_id", "variant", "memory", "revision"), str)
+    kinds |= {"mean_return": float, "seconds": float}
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        if list(reader.fieldnames or ()) != names:
+            raise SystemExit(f"--csv {path} has other columns than {', '.join(names)}; name another file")
+        rows: list[dict[str, Any]] = [
+            {name: kinds[name](text) if text else None for name, text in row.items()} for row in reader
+        ]
+    return [Row(**row) for row in rows]
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Replaces the CSV."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def gather(plan: Plan, known: Sequence[Row]) -> list[Row]:
+    """``known`` and the finished runs that are not among them, in the order of the plan; rows of other runs come last."""
+    by_key = {row.key: row for row in known}
+    found: dict[tuple[str, str, int], Row] = {}
+    for run in plan.runs:
+        key = run.task, run.label, run.seed
+        if key in by_key:
+            found[key] = by_key.pop(key)
+        elif (folder := finished_folder(plan.out, run)) is not None:
+            found[key] = read_run(run, folder)
+    return [*found.values(), *by_key.values()]
+
+
+def in_cells(rows: Iterable[Row]) -> Cells:
+    """The rows by line and memory."""
+    cells: dict[tuple[Line, str], list[Row]] = {}
+    for row in rows:
+        cells.setdefault(((row.env_id, row.delay), row.memory), []).append(row)
+    return cells
+
+
+def in_words(rows: Sequence[Row] | None) -> str:
+    """A cell: success in per cent with its 95 % interval over the episodes of all seeds, or the mean return."""
+    if not rows:
+        return "-"
+    if any(row.successes is None for row in rows):
+        scores = [row.mean_return for row in rows]
+        spread = f" ± {np.std(scores, ddof=1) / math.sqrt(len(scores)):.2f}" if len(scores) > 1 else ""
+        return f"{np.mean(scores):.2f}{spread}"
+    successes, episodes = sum(row.successes or 0 for row in rows), sum(row.episodes for row in rows)
+    low, high = wilson_interval(successes, episodes)
+    return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def told_chance(env_id: str) -> str:
+    """Success of a guess in per cent; a dash where it is not known."""
+    bound = chance(CATALOG[env_id]) if env_id in CATALOG else None
+    return "-" if bound is None else f"{100 * bound:.3g}"
+
+
+def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str], is_robot: bool) -> list[str]:
+    """Task against memory, in Markdown; lines without any run are left out."""
+    delays = any(delay is not None for _, delay in lines)
+    head = ["ID", *(["kind", "chance"] if is_robot else []), *(["delay"] if delays else []), *memories]
+    text = ["| " + " | ".join(head) + " |", "|---|" + "---|" * is_robot + "---:|" * (len(head) - 1 - is_robot)]
+    for line in lines:
+        env_id, delay = line
+        if not any((line, memory) in cells for memory in memories):
+            continue
+        about = [CATALOG[env_id].memory, told_chance(env_id)] if is_robot else []
+        about += [str(delay)] if delays else []
+        values = [in_words(cells.get((line, memory))) for memory in memories]
+        text.append("| " + " | ".join([f"`{env_id}`", *about, *values]) + " |")
+    return text
+
+
+def score_matrix(cells: Cells, lines: Sequence[Line], memory: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Scores (R, T) of a memory in these lines: of so many runs of each as the line with the fewest has."""
+    runs = min(len(cells[line, memory]) for line in lines)
+    return np.array([[row.score for row in cells[line, memory][:runs]] for line in lines]).T
+
+
+def complete(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[Line]:
+    """The lines that have a run of every memory."""
+    return [line for line in lines if all((line, memory) in cells for memory in memories)]
+
+
+def iqm(scores: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    """Interquartile mean in per cent, with a stratified bootstrap interval where there are two runs or more."""
+    if len(scores) > 1:
+        estimate = aggregate(scores)[1]
+        return f"{100 * estimate.value:.0f} ({100 * estimate.low:.0f} to {100 * estimate.high:.0f})"
+    from rliable import metrics
+
+    return f"{100 * metrics.aggregate_iqm(scores):.0f}"
+
+
+def aggregate_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
+    """Interquartile mean over the tasks that every memory has, and over those of each kind of memory, in Markdown."""
+    memories = [memory for memory in memories if any(memory == name for _, name in cells)]
+    shared = complete(cells, lines, memories)
+    kinds = {"all": shared}
+    for line in shared:
+        kinds.setdefault(CATALOG[line[0]].memory, []).append(line)
+    if len(shared) < 2:
+        return ["No mean over tasks: fewer than two of them have a run of every memory."]
+    text = ["| kind of memory | tasks | " + " | ".join(memories) + " |", "|---|---:|" + "---:|" * len(memories)]
+    for kind, members in kinds.items():
+        values = [iqm(score_matrix(cells, members, memory)) for memory in memories]
+        text.append(f"| {kind} | {len(members)} | " + " | ".join(values) + " |")
+    return text
+
+
+def budget(rows: Sequence[Row]) -> str:
+    """What the runs were given, in words."""
+
+    def span(values: Sequence[int]) -> str:
+        return f"{min(values):,}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}"
+
+    gradient = [row.gradient_steps for row in rows if row.gradient_steps is not None]
+    parts = [f"{span([row.env_steps for row in rows])} env steps"]
+    parts += [f"{span(gradient)} gradient steps"] if gradient else []
+    hours = sum(row.seconds for row in rows) / 3600
+    revisions = ", ".join(sorted({row.revision for row in rows}))
+    return (
+        f"Each run: {' and '.join(parts)}; {span([row.episodes for row in rows])} episodes of the final evaluation. "
+        f"{len(rows)} runs took {hours:.1f} hours, one after another, at revision {revisions}."
+    )
+
+
+def what_is_missing(plan: Plan, rows: Sequence[Row]) -> str:
+    """Which runs of the plan are not there, in words."""
+    there = {row.key for row in rows}
+    missing = [run for run in plan.runs if (run.task, run.label, run.seed) not in there]
+    if not missing:
+        return f"All {len(plan.runs)} runs of the sweep are there."
+    per_seed = ", ".join(
+        f"{sum(run.seed == seed for run in missing)} of seed {seed}" for seed in sorted({run.seed for run in missing})
+    )
+    none = [task for task in dict.fromkeys(run.task for run in plan.runs) if all(row.env_id != task for row in rows)]
+    return f"**Missing: {len(missing)} of {len(plan.runs)} runs** ({per_seed})" + (
+        f"; nothing was measured of {', '.join(f'`{task}`' for task in none)}." if none else "."
+    )
+
+
+def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path) -> str:
+    """The Markdown file."""
+    lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
+    memories = list(dict.fromkeys(map(memory_of, plan.runs)))
+    cells, is_robot = in_cells(rows), all(task in CATALOG for task, _ in lines)
+    seeds = sorted({len(found) for found in cells.values()})
+    told = " or ".join(map(str, seeds))
+    what = (
+        "Success in per cent, with the 95 % Wilson interval over the episodes of all seeds: it says how well these policies "
+        "were measured, not how much another seed would differ."
+        if is_robot
+        else "Mean return ± standard error over seeds."
+    )
+    text = [
+        f"# Memories: {sweep.stem}",
+        "",
+        f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}",
+        "",
+    ]
+    text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories, is_robot), ""]
+    if is_robot and not any(delay is not None for _, delay in lines):
+        text += ["## Over tasks", "", "Interquartile mean of success over tasks and runs; the interval is a stratified"]
+        text += ["bootstrap over runs (rliable), and missing where a cell has one run only.", ""]
+        text += [*aggregate_table(cells, lines, memories), ""]
+    if picture.exists():
+        text += [f"![{sweep.stem}]({picture.name})", ""]
+    command = f"python benchmarks/memory_table.py {sweep}"
+    return "\n".join(
+        [*text, "```bash", f"mikasa sweep {sweep} --skip-in {sweep.with_suffix('.csv')}", command, "```", ""]
+    )
+
+
+def draw(plan: Plan, rows: Sequence[Row], path: Path) -> bool:
+    """Success against delay, or performance profiles over the tasks that every memory has; False if there is nothing."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
+    cells = in_cells(row for row in rows if row.successes is not None)
+    memories = [m for m in dict.fromkeys(map(memory_of, plan.runs)) if any(m == name for _, name in cells)]
+    figure, axes = plt.subplots(figsize=(6, 4))
+    if any(delay is not None for _, delay in lines):
+        for memory in memories:
+            points = [(line[1] or 0, cells[line, memory]) for line in lines if (line, memory) in cells]
+            rates = [float(np.mean([row.score for row in found])) for _, found in points]
+            axes.plot([delay for delay, _ in points], rates, marker="o", label=memory)
+        bound = chance(CATALOG[lines[0][0]])
+        if bound is not None:
+            axes.axhline(bound, color="grey", linestyle=":", label="a guess")
+        axes.set(xlabel="delay, control steps", ylabel="success", xscale="log", ylim=(-0.03, 1.03))
+        axes.set_xticks([delay for _, delay in lines if delay], [str(delay) for _, delay in lines if delay])
+        axes.minorticks_off()
+    else:
+        shared = complete(cells, lines, memories)
+        if len(shared) > 1:
+            from rliable import library
+
+            taus = np.linspace(0, 1, 51)
+            scores = {memory: score_matrix(cells, shared, memory) for memory in memories}
+            profiles, bands = library.create_performance_profile(scores, taus, reps=500)
+            for memory in memories:
+                axes.plot(taus, profiles[memory], label=memory)
+                if len(scores[memory]) > 1:
+                    axes.fill_between(taus, *bands[memory], alpha=0.15, linewidth=0)
+        else:
+            memories = []
+        axes.set(xlabel="success τ", ylabel=f"share of runs above τ, {len(shared)} tasks", ylim=(-0.03, 1.03))
+    if memories:
+        axes.legend(fontsize=8)
+        figure.tight_layout()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return bool(memories)
+
+
+def put_between_marks(path: Path, block: str) -> None:
+    """Replaces what stands between the two marks in a file.
+
+    Raises:
+        SystemExit: there are not two marks.
+    """
+    parts = path.read_text().split(MARK)
+    if len(parts) != 3:
+        raise SystemExit(f"--readme {path} has {len(parts) - 1} lines {MARK!r}, and needs two, round the table")
+    path.write_text(f"{parts[0]}{MARK}\n{block}\n{MARK}{parts[2]}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command."""
+    options = tyro.cli(Options, args=argv)
+    table = options.csv or options.sweep.with_suffix(".csv")
+    markdown = options.markdown or options.sweep.with_suffix(".md")
+    picture = options.picture or options.sweep.with_suffix(".png")
+    plan = read_plan(options.sweep)
+    known = read_csv(table)
+    rows = gather(plan, known)
+    if not rows:
+        raise SystemExit(
+            f"no run of {options.sweep} is finished in {plan.out}, and {table} holds none; run the sweep first"
+        )
+    new = len(rows) - len(known)
+    write_csv(table, rows)
+    own = {(run.task, run.label) for run in plan.runs}
+    rows = [row for row in rows if (row.env_id, row.variant) in own]
+    draw(plan, rows, picture)
+    markdown.write_text(document(plan, rows, options.sweep, picture))
+    if options.readme is not None:
+        lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
+        memories = list(dict.fromkeys(map(memory_of, plan.runs)))
+        is_robot = all(task in CATALOG for task, _ in lines)
+        put_between_marks(options.readme, "\n".join(main_table(in_cells(rows), lines, memories, is_robot)[: 2 + SHORT]))
+    print(f"{len(rows)} runs, {new} of them new: {table}, {markdown}")
+    print(what_is_missing(plan, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The table of tasks against memories: made from runs and from a CSV that nobody trained here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory_table import Row, in_words, main, read_csv
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.tools.sweep_plan import read_plan
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOME = Path(__file__).parent.parent / "docs" / "results" / "memory-table"
+SWEEP = """
+out = "{out}"
+tasks = {tasks}
+seeds = [1, 2]
+variant = [
+    {{ name = "gru", algorithm = "dagger", options = {{ memory = "gru" }} }},
+    {{ name = "none", algorithm = "dagger", options = {{ memory = "none" }} }},
+]
+[options.dagger]
+total_timesteps = 61_440
+"""
+
+
+def finish(folder: Path, env_id: str, memory: str, seed: int, success: float | None, algorithm: str = "dagger") -> None:
+    """Write what a finished run leaves."""
+    folder.mkdir(parents=True)
+    (folder / "progress.csv").write_text("step,imitation/total_updates\n3840,250\n61440,1900\n")
+    final = {"episodes": 100, "return": 30.5} | ({} if success is None else {"success_once": success})
+    args = {"memory": memory, "variant": memory, "total_timesteps": 61440}
+    result = {"env_id": env_id, "algorithm": algorithm, "seed": seed, "training_steps": 61440, "wall_time_s": 1800.0}
+    (folder / "final_eval.json").write_text(
+        json.dumps(result | {"final": final, "args": args, "git": {"revision": "0123456789abcdef"}})
+    )
+
+
+def table_of(file: Path) -> dict[str, list[str]]:
+    """The cells of the first table, by their first column."""
+    lines = [line for line in file.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in cells}
+
+
+@pytest.mark.slow
+def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rliable")
+    tasks = ["RememberColor3-v0", "TakeItBack-v0"]
+    sweep, out = tmp_path / "sweep.toml", tmp_path / "runs"
+    sweep.write_text(SWEEP.format(out=out, tasks=json.dumps(tasks)))
+    with pytest.raises(SystemExit, match="run the sweep first"):
+        main([str(sweep)])
+    finish(out / "RememberColor3-v0__gru__1", tasks[0], "gru", 1, 0.98)
+    finish(out / "RememberColor3-v0__none__1", tasks[0], "none", 1, 0.35)
+    main([str(sweep)])
+    rows = read_csv(tmp_path / "sweep.csv")
+    assert rows[0] == Row(tasks[0], "gru", "gru", None, 1, 61440, 1900, 100, 98, 30.5, 1800.0, "0123456789")
+    assert [row.successes for row in rows] == [98, 35]
+    text = (tmp_path / "sweep.md").read_text()
+    assert table_of(tmp_path / "sweep.md")["`RememberColor3-v0`"] == [
+        "object",
+        "33.3",
+        "98 (93 to 99)",
+        "35 (26 to 45)",
+    ]
+    assert "**Missing: 6 of 8 runs** (2 of seed 1, 4 of seed 2); nothing was measured of `TakeItBack-v0`." in text
+    assert "61,440 env steps and 1,900 gradient steps" in text
+    assert "2 runs took 1.0 hours" in text
+    assert "No mean over tasks" in text
+
+    # The machine of the first runs is gone, and another has made the rest but one.
+    for folder in out.iterdir():
+        folder.rename(tmp_path / folder.name)
+    finish(out / "RememberColor3-v0__gru__2", tasks[0], "gru", 2, 1.0)
+    finish(out / "RememberColor3-v0__none__2", tasks[0], "none", 2, 0.25)
+    finish(out / "TakeItBack-v0__gru__1", tasks[1], "gru", 1, 0.9)
+    finish(out / "TakeItBack-v0__gru__2__attempt-2", tasks[1], "gru", 2, 0.7)
+    finish(out / "TakeItBack-v0__none__1", tasks[1], "none", 1, 0.0)
+    (out / "TakeItBack-v0__gru__2").mkdir()
+    (out / "TakeItBack-v0__gru__2" / "progress.csv").touch()
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- memory-table -->\nold\n<!-- memory-table -->\nafter\n")
+    main([str(sweep), "--readme", str(readme)])
+    assert "7 runs, 5 of them new" in capsys.readouterr().out
+    rows = read_csv(tmp_path / "sweep.csv")
+    assert [row.key for row in rows if row.env_id == tasks[0]] == [
+        (tasks[0], "gru", 1),
+        (tasks[0], "gru", 2),
+        (tasks[0], "none", 1),
+        (tasks[0], "none", 2),
+    ]
+    found = table_of(tmp_path / "sweep.md")
+    assert found["`RememberColor3-v0`"][2:] == ["99 (96 to 100)", "30 (24 to 37)"], "over both seeds"
+    assert found["`TakeItBack-v0`"] == ["spatial", "-", "80 (74 to 85)", "0 (0 to 4)"]
+    assert found["all"][0] == "2"
+    assert found["all"][1].startswith("94 ("), "the middle two of 98, 100, 90 and 70 %"
+    assert found["all"][2] == "18", "without an interval: one run of the task with the fewest"
+    assert found["spatial"][1].startswith("80 ("), "of one task: both runs"
+    assert (tmp_path / "sweep.png").stat().st_size > 0
+    shown = readme.read_text()
+    assert shown.startswith("before\n<!-- memory-table -->\n| ID |")
+    assert shown.endswith("<!-- memory-table -->\nafter\n")
+    assert "99 (96 to 100)" in shown
+    assert "old" not in shown
+
+
+def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    sweep = tmp_path / "delays.toml"
+    variant = (
+        '{{ name = "{0}-{1}", algorithm = "dagger", options = {{ memory = "{0}", env_kwargs = ["delay_steps={1}"] }} }}'
+    )
+    variants = ", ".join(variant.format(memory, delay) for memory in ("gru", "none") for delay in (5, 50))
+    sweep.write_text(f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n')
+    for name, memory, success in (("gru-5", "gru", 1.0), ("gru-50", "gru", 0.6), ("none-5", "none", 0.3)):
+        folder = tmp_path / "runs" / f"RememberColor3-v0__{name}__1"
+        finish(folder, "RememberColor3-v0", memory, 1, success)
+        file = folder / "final_eval.json"
+        file.write_text(file.read_text().replace(f'"variant": "{memory}"', f'"variant": "{name}"'))
+    main([str(sweep)])
+    assert [(row.memory, row.delay, row.successes) for row in read_csv(tmp_path / "delays.csv")] == [
+        ("gru", 5, 100),
+        ("gru", 50, 60),
+        ("none", 5, 30),
+    ]
+    lines = [line for line in (tmp_path / "delays.md").read_text().splitlines() if line.startswith("| `")]
+    assert [line.split(" | ")[3:] for line in lines] == [
+        ["5", "100 (96 to 100)", "30 (22 to 40) |"],
+        ["50", "60 (50 to 69)", "- |"],
+    ]
+    assert (tmp_path / "delays.png").stat().st_size > 0
+
+
+def test_returns_are_told_where_there_is_no_success() -> None:
+    one, other = (
+        Row("MemoryLengthEasy-v0", "gru", "gru", None, seed, 9, None, 100, None, mean, 1.0, "a")
+        for seed, mean in ((1, 0.5), (2, 0.9))
+    )
+    assert in_words([one]) == "0.50"
+    assert in_words([one, other]) == "0.70 ± 0.20"
+    assert in_words(None) == "-"
+
+
+def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "sweep.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit, match="has other columns than env_id"):
+        read_csv(tmp_path / "sweep.csv")
+
+
+def test_the_published_sweeps_hold_every_task_and_memory(tmp_path: Path) -> None:
+    """Their files are read; one task of each is checked in full, because reading all takes long."""
+    sweeps = {name: tomllib.loads((HOME / f"{name}.toml").read_text()) for name in ("table", "delays", "base")}
+    memories = {"none", "frame-stack", "lstm", "gru", "mingru", "ffm", "shm", "gtrxl", "transformer"}
+    assert sweeps["table"]["tasks"] == [row.id for row in CATALOG.values() if row.paper]
+    for content in sweeps.values():
+        assert {variant["options"]["memory"] for variant in content["variant"]} == memories
+        assert len({content["out"] for content in sweeps.values()}) == 3
+    assert len(sweeps["delays"]["variant"]) == 45
+    small = tmp_path / "table.toml"
+    tasks = "\n".join(f'    "{task}",' for task in sweeps["table"]["tasks"])
+    small.write_text((HOME / "table.toml").read_text().replace(tasks, '"RememberColor3-v0", "InterceptFast-v0"'))
+    runs = read_plan(small).runs
+    assert [run.options["env_kwargs"] for run in runs] == [["arm=held"]] * 9 + [[]] * 9
+    assert {run.options["total_timesteps"] for run in runs} == {61_440}
