@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import os
+import re
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,8 @@ SET_BY_TRAINING = (
 """Arguments of environments that training sets itself, or needs at their defaults."""
 
 
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""What may name a set of options; it becomes part of the names of folders."""
 MOST_ENVS = 65_536
 MOST_STEPS = 1_000_000
 MOST_TILES = 256
@@ -177,7 +180,11 @@ class CommonArgs:
     """Arguments of a network of your own as NAME=VALUE."""
     init_from: Path | None = None
     """A policy to start from instead of random weights: checkpoint.pt of another run with the same network and
-    observations of the same sizes. Its normalisation is used as well. For a curriculum, or several tasks in turn."""
+    observations of the same sizes. Its normalisation is used as well. For a curriculum, several tasks in turn, or
+    reinforcement learning after imitation; see --value-warmup-steps of PPO."""
+    label: str | None = None
+    """A name for this set of options, of letters, digits, dots, hyphens and underscores. `mikasa report` keeps runs with
+    different labels apart."""
 
     obs: str | None = None
     """Observations of a robot task: state, objects+joints, rgb+joints, or other parts joined with '+'. By default state for
@@ -250,6 +257,8 @@ class CommonArgs:
     wandb_mode: Literal["offline", "online"] = "offline"
     """Whether Weights & Biases may use the network; offline runs can be sent later with `wandb sync`."""
 
+    critic_obs: tyro.conf.Suppress[Literal["state"] | None] = None
+    """What the critic alone sees in training; algorithms that have this option show it."""
     env_module: tyro.conf.Suppress[str | None] = None
     """Module that --env-id named."""
     algorithm_module: tyro.conf.Suppress[str | None] = None
@@ -290,6 +299,11 @@ class CommonArgs:
         ):
             require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
         require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
+        if self.label is not None and not LABEL.fullmatch(self.label):
+            raise ArgumentError(
+                f"--label {self.label!r} cannot be used; use letters, digits, dots, hyphens and underscores, and "
+                "begin with a letter or digit"
+            )
         read_env_kwargs(self.env_kwargs)
         self.read_network_kwargs()
         require(self, "device", device_works, "use cpu, or leave it out")
