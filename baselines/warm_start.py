@@ -56,9 +56,10 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
     own, other = _descriptions(network, args, payload)
     for name in own:
         if name not in REPLACEABLE and own[name] != other.get(name):
+            advice = _advice(name, other.get(name), network, args)
             raise ArgumentError(
                 f"--init-from {path} has {name} {other.get(name)}, and this run {own[name]}; "
-                f"both need the same network, and observations of the same sizes{_advice(name, other.get(name), network, args)}"
+                f"both need the same network, and observations of the same sizes{advice}"
             )
     untrained = payload["algorithm"] in IMITATION and args.algorithm not in IMITATION
     new: tuple[str, ...] = ()

@@ -313,11 +313,71 @@ def test_a_good_file_gives_every_combination(tmp_path: Path) -> None:
 
 
 def test_the_published_sweeps_can_be_run_again() -> None:
-    files = sorted((Path(__file__).parent.parent / "docs" / "results" / "robot-learning").glob("*.toml"))
-    plans = [read_plan(file) for file in files]
+    folder = Path(__file__).parent.parent / "docs" / "results" / "robot-learning"
+    plans = [read_plan(folder / f"{name}.toml") for name in ("colors", "shells")]
     runs = [(run.env_id, run.algorithm, run.seed) for plan in plans for run in plan.runs]
     assert len(runs) == len(set(runs)) == 18, "three tasks, two algorithms, three seeds"
     assert all(run.options["obs"] == "objects+joints" for plan in plans for run in plan.runs)
+    for name, variants in (("exploration", 5), ("stabilisers", 8)):
+        runs = read_plan(folder / f"{name}.toml").runs
+        assert len({run.name for run in runs}) == len(runs) == 3 * variants * 3, "tasks, variants, seeds"
+
+
+VARIANTS = """
+out = "runs/kinds"
+tasks = ["RememberColor3-v0"]
+seeds = [1]
+[options.ppo-mlp]
+total_timesteps = 300_000
+gamma = 0.5
+[[variant]]
+name = "plain"
+algorithm = "ppo-mlp"
+[[variant]]
+name = "gsde"
+algorithm = "ppo-mlp"
+exploration = "gsde"
+gamma = 0.7
+"""
+
+
+def test_variants_of_an_algorithm_have_folders_and_labels_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(VARIANTS)
+    plain, gsde = read_plan(file).runs
+    assert (plain.name, gsde.name) == ("RememberColor3-v0__plain__1", "RememberColor3-v0__gsde__1")
+    assert plain.options == {"total_timesteps": 300_000, "gamma": 0.5}
+    assert gsde.options == {"total_timesteps": 300_000, "gamma": 0.7, "exploration": "gsde"}
+    words = " ".join(train_command(gsde, tmp_path, resume=False))
+    assert "train ppo-mlp" in words
+    assert "--label gsde" in words
+    # A folder with the result of another variant is not this one's.
+    folder = tmp_path / gsde.name
+    folder.mkdir()
+    result = {"env_id": gsde.task, "algorithm": "ppo-mlp", "seed": 1, "args": {"label": "plain"}}
+    (folder / "final_eval.json").write_text(json.dumps(result))
+    with pytest.raises(SweepError, match="finished with label = 'plain', and the sweep asks for 'gsde'"):
+        module._place(tmp_path, gsde)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "gsde"', 'name = "plain"', "variant plain is there twice"),
+        ('name = "gsde"', 'name = "a/b"', "variant 'a/b' cannot name a folder"),
+        ('name = "gsde"\nalgorithm = "ppo-mlp"', 'name = "gsde"', "variant gsde: algorithm is missing"),
+        ("exploration", "explorasion", r"variant gsde.explorasion is not known here; did you mean variant gsde.expl"),
+        ('"gsde"\ngamma', '"sde"\ngamma', "variant gsde: .*--exploration sde.* cannot be read"),
+        ("gamma = 0.7", "gamma = 7", "variant gsde: --gamma 7.0 cannot be used"),
+        ("gamma = 0.7", 'label = "x"', "variant gsde.label is set by the sweep itself"),
+    ],
+)
+def test_a_bad_variant_is_refused_by_name_and_fix(old: str, new: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    assert old in VARIANTS
+    file.write_text(VARIANTS.replace(old, new, 1))
+    with pytest.raises(SweepError, match=message):
+        read_plan(file)
 
 
 def test_a_task_of_ones_own_is_swept_by_its_module(own_task: str, tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ def _is_finished(progress: Progress) -> bool:
     except (ValueError, KeyError, TypeError) as error:
         raise SweepError(f"{file} is broken ({error}); move {progress.folder} away") from error
     asked = {"env_id": run.task, "algorithm": run.algorithm_name, "seed": run.seed, **run.options}
+    if run.variant is not None:
+        asked["label"] = run.variant
     if "network" in asked:  # a result has the name without the module
         asked["network"] = str(asked["network"]).rpartition(":")[2]
     for name, value in asked.items():

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from mikasa_robo.baselines.arguments import LABEL
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm
 from mikasa_robo.env_ids import EnvIdError, split_env_id
 
@@ -25,7 +27,7 @@ else:
 
 __all__ = ["Plan", "PlannedRun", "SweepError", "read_plan"]
 
-RESERVED = ("env_id", "seed", "run_dir", "resume")
+RESERVED = ("env_id", "seed", "run_dir", "resume", "label")
 """Options of the trainers that a sweep sets itself."""
 
 
@@ -42,11 +44,12 @@ class PlannedRun:
     seed: int
     options: Mapping[str, Any]
     cpus: float = 1
+    variant: str | None = None  # its name, where the file has several sets of options for an algorithm
 
     @property
     def name(self) -> str:
         """Name of its folder and of its log, without modules."""
-        return f"{self.task}__{self.algorithm_name}__{self.seed}"
+        return f"{self.task}__{self.variant or self.algorithm_name}__{self.seed}"
 
     @property
     def task(self) -> str:
@@ -61,6 +64,8 @@ class PlannedRun:
     def arguments(self, run_dir: Path) -> list[str]:
         """The words after `mikasa train <algorithm>` that start it in ``run_dir``."""
         fixed = {"env_id": self.env_id, "seed": self.seed, "run_dir": run_dir}
+        if self.variant is not None:
+            fixed["label"] = self.variant
         return [word for name, value in {**fixed, **self.options}.items() for word in _words(name, value)]
 
 
@@ -92,16 +97,16 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is not a TOML file: {error}") from error
-    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options")
+    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options", "variant")
     _refuse_unknown(content, known, "")
     for key in known[:4]:
-        if key not in content:
+        if key not in content and not (key == "algorithms" and "variant" in content):
             raise SweepError(f"{key} is missing; add {_EXAMPLES[key]}")
     if not isinstance(content["out"], str) or not content["out"]:
         raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {_EXAMPLES['out']}")
-    tasks, algorithms, seeds = (
-        _list(content, key, kind) for key, kind in (("tasks", str), ("algorithms", str), ("seeds", int))
-    )
+    tasks, seeds = (_list(content, key, kind) for key, kind in (("tasks", str), ("seeds", int)))
+    algorithms = _list(content, "algorithms", str) if "algorithms" in content else []
+    variants = _variants(content["variant"]) if "variant" in content else []
     if min(seeds) < 0:
         raise SweepError(f"seeds: {min(seeds)} is negative; use numbers of at least 0")
     cpus, retries, options = content.get("cpus_per_run", 1), content.get("retries", 2), content.get("options", {})
@@ -110,19 +115,51 @@ def read_plan(path: Path) -> Plan:
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
     if not isinstance(options, dict):
-        raise SweepError(f"options = {options!r} is not a table; write [options.{algorithms[0]}] above the options")
+        raise SweepError(f"options = {options!r} is not a table; write [options.ppo-mlp] above the options")
     names = _check_names("algorithms", algorithms, lambda name: use_algorithm(name).name)
     _check_names("tasks", tasks, lambda task: resolve_env_id(task, "tasks:"))
-    _refuse_unknown(options, names, "options.")
-    for name in names:
-        _check_options(name, options.get(name, {}), tasks)
+    of_variants = dict.fromkeys(variant["algorithm"] for variant in variants)
+    shared = _check_names("variant", list(of_variants), lambda name: use_algorithm(name).name)
+    own_name = dict(zip(of_variants, shared, strict=True))
+    _refuse_unknown(options, list(dict.fromkeys([*names, *shared])), "options.")
+    sets: list[tuple[str, str | None, Mapping[str, Any]]] = []  # algorithm, name of the variant, options
+    for name, algorithm in zip(names, algorithms, strict=True):
+        _check_options(name, options.get(name, {}), tasks, f"options.{name}")
+        sets.append((algorithm, None, options.get(name, {})))
+    for variant in variants:
+        label, algorithm = variant["name"], variant["algorithm"]
+        own = {key: value for key, value in variant.items() if key not in ("name", "algorithm")}
+        if label in names:
+            raise SweepError(f"variant {label}: an algorithm of this sweep has that name; choose another")
+        _check_options(own_name[algorithm], own, tasks, f"variant {label}", options.get(own_name[algorithm], {}))
+        sets.append((algorithm, label, {**options.get(own_name[algorithm], {}), **own}))
     runs = tuple(
-        PlannedRun(task, algorithm, seed, options.get(name, {}), cpus)
+        PlannedRun(task, algorithm, seed, values, cpus, label)
         for task in tasks
-        for name, algorithm in zip(names, algorithms, strict=True)
+        for algorithm, label, values in sets
         for seed in seeds
     )
     return Plan(Path(content["out"]), runs, retries)
+
+
+def _variants(found: Any) -> list[dict[str, Any]]:
+    """The tables [[variant]], each with a name of its own and an algorithm."""
+    example = '[[variant]] with name = "gsde", algorithm = "ppo-mlp" and options such as exploration = "gsde"'
+    if not found or not isinstance(found, list) or not all(isinstance(variant, dict) for variant in found):
+        raise SweepError(f"variant = {found!r} is not a list of tables, or is empty; write {example}")
+    for variant in found:
+        for key in ("name", "algorithm"):
+            if not isinstance(variant.get(key), str):
+                raise SweepError(f"variant {variant.get('name', '')}: {key} is missing or no text; write {example}")
+        if not LABEL.fullmatch(variant["name"]):
+            raise SweepError(
+                f"variant {variant['name']!r} cannot name a folder; use letters, digits, dots, hyphens and underscores"
+            )
+    names = [variant["name"] for variant in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise SweepError(f"variant {name} is there twice; rename or remove one")
+    return found
 
 
 _EXAMPLES = {
@@ -171,23 +208,34 @@ def _check_names(key: str, values: Sequence[str], resolve: Callable[[str], str])
     return list(by_name)
 
 
-def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
-    """Let the algorithm read its own options, for every task."""
+def _check_options(
+    algorithm: str, options: Any, tasks: Sequence[str], where: str, shared: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Let the algorithm read its own options, for every task.
+
+    Args:
+        algorithm: its bare name.
+        options: what the file has for it, or for one of its variants.
+        tasks: of the sweep.
+        where: the options are in the file.
+        shared: options of the algorithm that ``options`` are added to.
+    """
     from mikasa_robo.baselines.arguments import ArgumentError
     from mikasa_robo.baselines.command import parse_args
 
-    if not isinstance(options, dict):
+    if not isinstance(options, dict) or not isinstance(shared, Mapping):
         raise SweepError(
             f"options.{algorithm} = {options!r} is not a table; write [options.{algorithm}] above the options"
         )
     args_type = get_algorithm(algorithm).load().args_type
-    for name in RESERVED:
-        if name in options:
-            raise SweepError(f"options.{algorithm}.{name} is set by the sweep itself; remove it")
     fields = [field.name for field in dataclasses.fields(args_type) if field.name not in RESERVED]
-    _refuse_unknown(options, fields, f"options.{algorithm}.")
+    for place, table in ((f"options.{algorithm}", shared), (where, options)):
+        for name in RESERVED:
+            if name in table:
+                raise SweepError(f"{place}.{name} is set by the sweep itself; remove it")
+        _refuse_unknown(table, fields, f"{place}.")
     for task in tasks:
-        run = PlannedRun(task, algorithm, 0, options)
+        run = PlannedRun(task, algorithm, 0, {**shared, **options})
         # A folder that cannot exist: whether the run's own folder is free is checked elsewhere.
         words = run.arguments(Path(os.devnull) / "run")
         refusal = open(os.devnull, "w")  # noqa: SIM115
@@ -197,13 +245,13 @@ def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
             except SystemExit:
                 args = None
             except (ArgumentError, EnvIdError, RegistryError) as error:
-                raise SweepError(f"options.{algorithm}: {error}") from error
+                raise SweepError(f"{where}: {error}") from error
         if args is None:
             raise SweepError(
-                f"options.{algorithm}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
+                f"{where}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
                 f"`mikasa train {algorithm} --help` describes the options"
             )
         try:
             args.check()
         except ArgumentError as error:
-            raise SweepError(f"options.{algorithm}: {error}") from error
+            raise SweepError(f"{where}: {error}") from error
