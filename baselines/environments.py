@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -87,7 +88,8 @@ class ShowStateToCritic(gym.Wrapper[Any, Any, Any, Any]):
         parts = shown.spaces if isinstance(shown, gym.spaces.Dict) else {"": shown}
         size = self._state(self._task.get_info()).shape[1]
         state = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        self.single_observation_space = gym.spaces.Dict({**parts, CRITIC_STATE: state})
+        # Gymnasium would sort the parts of a plain dict, and the network of an evaluation has them in the task's own order.
+        self.single_observation_space = gym.spaces.Dict(OrderedDict({**parts, CRITIC_STATE: state}))
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self._task.num_envs)
 
     def _state(self, info: dict[str, Any]) -> Tensor:

@@ -86,7 +86,7 @@ class PolicyNetwork(Encoder):
     """(A,) logarithm of the standard deviation, where actions are continuous; (H, A) with gSDE, of H features."""
     std_head: StdHead
     """In its place where the standard deviation depends on the state."""
-    value_scale: ValueScale | None = None
+    value_scale: ValueScale | None
     """The unit of the critic's predictions, where values are scaled."""
 
     def __init__(
@@ -102,6 +102,7 @@ class PolicyNetwork(Encoder):
         hidden = tuple(part for part in parts if part.name == CRITIC_STATE)
         self.critic_encoder = Encoder(ObservationLayout(hidden), normalize_obs) if hidden else None
         self.critic_features = self.critic_encoder.features if self.critic_encoder is not None else 0
+        self.value_scale = None
         self.action = ActionLayout.from_dict(action_dim)
         self.action_dim = self.action.dim
 
