@@ -205,9 +205,9 @@ def test_the_last_observation_of_an_episode_has_its_own_state() -> None:
 # ---------------------------------------------------------------------- warm starts
 RUN = shlex.split(
     "--env-id RememberColor3-v0 --obs objects+joints --preset none --env-kwargs response_steps=5 --num-envs 2 "
-    "--num-steps 24 --total-timesteps 144 --num-minibatches 1 --update-epochs 1 --stagger-groups 1 --eval-every 0 --eval-episodes 2 "
-    "--eval-num-envs 2 --no-video --torch-threads 1 --sim-backend physx_cpu --network tokens --memory gru --memory-size 16 "
-    "--token-size 16"
+    "--num-steps 24 --total-timesteps 144 --num-minibatches 1 --update-epochs 1 --stagger-groups 1 --eval-every 0 "
+    "--eval-episodes 2 --eval-num-envs 2 --no-video --torch-threads 1 --sim-backend physx_cpu --network tokens "
+    "--memory gru --memory-size 16 --token-size 16"
 )
 
 
