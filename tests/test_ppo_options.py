@@ -134,7 +134,7 @@ def test_while_the_critic_warms_up_the_loss_is_its_own() -> None:
     evaluated = tuple(torch.tensor([x], requires_grad=True) for x in (-1.0, 2.0, 3.0))
     old, advantages, returns = (torch.tensor([x]) for x in (-1.1, 1.0, 1.0))
     args = PPOArgs(value_coef=0.5, entropy_coef=0.1)
-    loss, _ = part_loss(evaluated, old, advantages, returns, 1, args, warming=True)  # type: ignore[arg-type]
+    loss, _ = part_loss(evaluated, old, advantages, returns, 1, args, warming=True)
     assert loss.item() == pytest.approx(0.5 * 0.5 * 4.0)
     spaces = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Box(-1.0, 1.0, (2,))
     algorithm = ppo_mlp.PPOMLP(
@@ -179,7 +179,7 @@ def test_the_last_observation_of_an_episode_has_its_own_state() -> None:
     """Those of the finished episode, not of the next one: compared with a task whose observation is the state."""
     from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 
-    made = [
+    made: list[Any] = [
         mikasa_robo.make_env("RememberColor3-v0", 2, obs_mode=mode, response_steps=3)
         for mode in ("objects+joints", "state")
     ]
@@ -214,7 +214,7 @@ RUN = shlex.split(
 @pytest.fixture(scope="module")
 def imitated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of DAgger, of the network that `RUN` has."""
-    env = mikasa_robo.make_env("RememberColor3-v0", 1, obs_mode="objects+joints")
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", 1, obs_mode="objects+joints")
     layout = ObservationLayout.of(env.unwrapped.single_observation_space, len(env.unwrapped.objects))
     env.close()
     torch.manual_seed(3)
