@@ -26,6 +26,7 @@ from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
 from mikasa_robo.tools import evaluate
 from mikasa_robo.tools.report import collect, write_report
+from mikasa_robo.tools.runs import _agent as agent
 
 CPU = torch.device("cpu")
 ALONE = DistContext()
@@ -320,3 +321,13 @@ def test_a_new_scale_leaves_the_values_of_the_policy_as_they_were(tmp_path: Path
     assert torch.equal(begun[0]["critic.0.weight"], trained[0]["critic.0.weight"])
     assert not torch.equal(begun[1]["critic.0.weight"], trained[1]["critic.0.weight"])
     assert torch.equal(begun[1]["actor.0.weight"], trained[1]["actor.0.weight"])
+
+
+def test_a_report_tells_labels_and_warm_starts_apart() -> None:
+    told = [
+        agent("ppo-mlp", {"label": "gsde"}),
+        agent("ppo-mlp", {"init_from": "a.pt", "label": None}),
+        agent("ppo", {"memory": "gru", "label": "x", "init_from": "a.pt"}),
+        agent("ppo-lstm", {"memory": "lstm"}),
+    ]
+    assert told == ["ppo-mlp [gsde]", "ppo-mlp (warm start)", "ppo gru [x] (warm start)", "ppo-lstm"]
