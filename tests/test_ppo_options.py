@@ -276,6 +276,7 @@ def test_ppo_goes_on_from_imitation_with_a_new_critic(imitated: Path, tmp_path: 
     assert "began with a policy: dagger on RememberColor3-v0, 1,234 steps" in text
 
 
+@pytest.mark.slow
 def test_a_policy_of_another_shape_is_refused_with_the_option_that_fits(
     imitated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
