@@ -186,7 +186,8 @@ class CommonArgs:
     """Arguments of a network of your own as NAME=VALUE."""
     init_from: Path | None = None
     """A policy to start from instead of random weights: checkpoint.pt of another run with the same network and
-    observations of the same sizes. Its normalisation is used as well. For a curriculum, or several tasks in turn."""
+    observations of the same sizes. Its normalisation is used as well. For a curriculum, several tasks in turn, or
+    reinforcement learning after imitation; see --value-warmup-steps of PPO."""
 
     obs: str | None = None
     """Observations of a robot task: state, objects+joints, rgb+joints, or other parts joined with '+'. By default state for
@@ -259,6 +260,8 @@ class CommonArgs:
     wandb_mode: Literal["offline", "online"] = "offline"
     """Whether Weights & Biases may use the network; offline runs can be sent later with `wandb sync`."""
 
+    critic_obs: tyro.conf.Suppress[Literal["state"] | None] = None
+    """What the critic alone sees in training; algorithms that have this option show it."""
     env_module: tyro.conf.Suppress[str | None] = None
     """Module that --env-id named."""
     algorithm_module: tyro.conf.Suppress[str | None] = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Categoricals", "Distribution", "Gaussian"]
+__all__ = ["Categoricals", "Distribution", "Gaussian", "StateNoise"]
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -19,11 +19,21 @@ class Gaussian:
 
     Args:
         mean: (..., A).
-        log_std: (A,).
+        log_std: (A,), or (..., A) where it depends on the state.
     """
 
     mean: Tensor
     log_std: Tensor
+
+    def given(self, carried: Tensor, correlation: float) -> Gaussian:
+        """The distribution of the next action, given the noise of the action before; see `exploration.NoiseSource`.
+
+        Args:
+            carried: (..., A) that noise, in standard deviations.
+            correlation: of the noise of one step and the next, in [0, 1).
+        """
+        mean = self.mean + correlation * self.log_std.exp() * carried
+        return Gaussian(mean, self.log_std + 0.5 * math.log(1.0 - correlation**2))
 
     def sample(self, noise: Tensor) -> Tensor:
         """(..., A) from standard normal ``noise`` of that shape."""
@@ -40,8 +50,30 @@ class Gaussian:
 
     def entropy(self) -> Tensor:
         """(...) in nats."""
-        entropy = (self.log_std + 0.5 * (1.0 + _LOG_2PI)).sum()
+        entropy = (self.log_std + 0.5 * (1.0 + _LOG_2PI)).sum(dim=-1)
         return entropy.expand(self.mean.shape[:-1])
+
+
+class StateNoise(Gaussian):
+    """The actions of generalised state-dependent exploration, for one state at a time; see `exploration`.
+
+    The noise of component j is the sum over i of E_ij exp(log_stds_ij) z_i / sqrt(H), where z are the features of the actor
+    and E is standard normal. So for a given state and a random E the action is Gaussian, and its probability is exact.
+
+    Args:
+        mean: (..., A).
+        features: z (..., H).
+        log_stds: (H, A).
+    """
+
+    def __init__(self, mean: Tensor, features: Tensor, log_stds: Tensor) -> None:
+        self.features, self.log_stds = features / math.sqrt(features.shape[-1]), log_stds
+        variance = self.features.square() @ (2.0 * log_stds).exp()
+        super().__init__(mean, 0.5 * (variance + 1e-6).log())
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """(..., A) from standard normal ``noise`` E (..., H, A)."""
+        return self.mean + (self.features.unsqueeze(-2) @ (self.log_stds.exp() * noise)).squeeze(-2)
 
 
 @dataclass

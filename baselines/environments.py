@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,7 @@ from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
 from .arguments import MOST_ENVS, ArgumentError, CommonArgs
+from .critics import CRITIC_STATE
 from .distributed import DistContext
 from .spaces import Obs, flatten, map_tensors
 
@@ -28,6 +30,7 @@ __all__ = [
     "ContinueAfterSuccess",
     "EnvFactory",
     "GymnasiumVectorEnv",
+    "ShowStateToCritic",
     "StaggeredEpisodes",
     "check_env_id",
     "check_workers",
@@ -60,6 +63,50 @@ class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
         fail = info.get("fail")
         kept = torch.zeros_like(torch.as_tensor(terminated)) if fail is None else fail.clone()
         return obs, reward, kept, truncated, info
+
+
+class ShowStateToCritic(gym.Wrapper[Any, Any, Any, Any]):
+    """Adds the full state of a task to its observations, under the key `critics.CRITIC_STATE`; see ``--critic-obs``.
+
+    An observation that is one tensor becomes a dict, with the tensor under "".
+
+    Args:
+        env: a batched task of this package, without automatic resets.
+
+    Raises:
+        ValueError: it is another environment.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        from mikasa_robo.core.env import MemoryEnv
+
+        if not isinstance(env.unwrapped, MemoryEnv):
+            raise ValueError("--critic-obs state is for the robot tasks of `mikasa list`; leave it out")
+        super().__init__(env)
+        self._task: MemoryEnv[Any] = env.unwrapped
+        shown = env.get_wrapper_attr("single_observation_space")
+        parts = shown.spaces if isinstance(shown, gym.spaces.Dict) else {"": shown}
+        size = self._state(self._task.get_info()).shape[1]
+        state = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        # Gymnasium would sort the parts of a plain dict, and the network of an evaluation has them in the task's own order.
+        self.single_observation_space = gym.spaces.Dict(OrderedDict({**parts, CRITIC_STATE: state}))
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self._task.num_envs)
+
+    def _state(self, info: dict[str, Any]) -> Tensor:
+        from mikasa_robo.core import observations
+
+        return observations.observe(self._task, "state", info)["state"]
+
+    def _with_state(self, obs: Obs, info: dict[str, Any]) -> Obs:
+        return {**(obs if isinstance(obs, dict) else {"": obs}), CRITIC_STATE: self._state(info)}
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._with_state(obs, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_state(obs, info), reward, terminated, truncated, info
 
 
 class GymnasiumVectorEnv:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 
 from .arguments import ArgumentError
+from .critics import CRITIC_STATE, ValueScale
 from .distributed import DistContext
-from .distributions import Categoricals, Distribution, Gaussian
-from .encoder import Encoder, mlp
+from .distributions import Categoricals, Distribution, Gaussian, StateNoise
+from .encoder import JOINED_VECTOR, Encoder, mlp
+from .exploration import StdHead
 from .memory import make_memory
 from .protocol import Network, Setup
 from .registry import get_memory, get_network
@@ -28,9 +30,22 @@ __all__ = [
     "PolicyNetwork",
     "RecurrentActorCritic",
     "make_network",
+    "read_ppo_options",
 ]
 
 __getattr__ = deprecated_names(__name__, {"ObservationNormalizer": f"{__package__}.encoder:ObservationNormalizer"})
+
+
+PPO_OPTIONS = frozenset(
+    {
+        "--exploration state-dependent",
+        "--exploration gsde",
+        "--exploration smooth",
+        "--normalize-returns",
+        "--critic-obs",
+    }
+)
+"""All that `PolicyNetwork.ppo_options` may hold."""
 
 
 class _CopyOutput:
@@ -51,7 +66,8 @@ class PolicyNetwork(Encoder):
     ``action_dim`` as given here, and plain values besides, which `to_dict` returns.
 
     Args:
-        obs_dim: size D of an observation, or the layout of one that is more than a vector.
+        obs_dim: size D of an observation, or the layout of one that is more than a vector. A part `critics.CRITIC_STATE` is
+            for the critic alone: `layout` is without it, and so are the observations that `act` needs.
         action_dim: number A of continuous components of an action, each in [-1, 1], or the sizes of discrete ones.
         normalize_obs: whether vectors are normalised by their running statistics.
         image_encoder: as `Encoder`'s.
@@ -60,10 +76,18 @@ class PolicyNetwork(Encoder):
     recurrent: ClassVar[bool]
     reads_objects: ClassVar[bool] = False
     """Whether the layout of observations has to tell how many objects there are."""
+    ppo_options: ClassVar[frozenset[str]] = frozenset({"--exploration smooth"})
+    """What it takes beyond PPO's defaults: kinds of exploration, ``--normalize-returns`` and ``--critic-obs``."""
+    exploration: str = "gaussian"
+    """What `add_log_std` was told: "gaussian", "state-dependent" or "gsde"."""
     actor: nn.Module
     critic: nn.Module
     log_std: nn.Parameter
-    """(A,) logarithm of the standard deviation, where actions are continuous."""
+    """(A,) logarithm of the standard deviation, where actions are continuous; (H, A) with gSDE, of H features."""
+    std_head: StdHead
+    """In its place where the standard deviation depends on the state."""
+    value_scale: ValueScale | None
+    """The unit of the critic's predictions, where values are scaled."""
 
     def __init__(
         self,
@@ -72,7 +96,13 @@ class PolicyNetwork(Encoder):
         normalize_obs: bool = True,
         image_encoder: Callable[[tuple[int, ...]], nn.Module] | None = None,
     ) -> None:
-        super().__init__(ObservationLayout.from_dict(obs_dim), normalize_obs, image_encoder)
+        parts = ObservationLayout.from_dict(obs_dim).parts
+        seen = tuple(part for part in parts if part.name != CRITIC_STATE)
+        super().__init__(ObservationLayout(seen), normalize_obs, image_encoder)
+        hidden = tuple(part for part in parts if part.name == CRITIC_STATE)
+        self.critic_encoder = Encoder(ObservationLayout(hidden), normalize_obs) if hidden else None
+        self.critic_features = self.critic_encoder.features if self.critic_encoder is not None else 0
+        self.value_scale = None
         self.action = ActionLayout.from_dict(action_dim)
         self.action_dim = self.action.dim
 
@@ -94,11 +124,18 @@ class PolicyNetwork(Encoder):
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""
-        return {
-            "obs_dim": self.layout.to_dict(),
+        hidden = () if self.critic_encoder is None else self.critic_encoder.layout.parts
+        values: dict[str, Any] = {
+            "obs_dim": ObservationLayout((*self.layout.parts, *hidden)).to_dict(),
             "action_dim": self.action.to_dict(),
             "normalize_obs": self.normalizer is not None,
         }
+        # Only where they are used, so that the networks of earlier checkpoints describe themselves as before.
+        if self.exploration != "gaussian":
+            values["exploration"] = self.exploration
+        if self.value_scale is not None:
+            values["normalize_returns"] = True
+        return values
 
     @property
     def device(self) -> torch.device:
@@ -124,20 +161,79 @@ class PolicyNetwork(Encoder):
         """The distribution of actions from means or logits (..., P)."""
         return Categoricals(parameters, self.action.sizes) if self.action.sizes else Gaussian(parameters, self.log_std)
 
-    def sample_noise(self, n: int, generator: torch.Generator, dist: DistContext) -> Tensor:
-        """Random numbers (n, A) to sample actions from: this process's rows of those of all environments."""
-        draw = torch.rand if self.action.sizes else torch.randn
-        return draw((n * dist.size, self.action.dim), generator=generator, device=self.device)[dist.own(n)]
+    def distribution_of(self, x: Tensor) -> Distribution:
+        """The distribution of actions (..., A) for inputs x (..., I) of the actor."""
+        if self.exploration == "gaussian":
+            return self.make_distribution(self.actor(x))
+        assert isinstance(self.actor, nn.Sequential)
+        features = self.actor[:-1](x)
+        mean = self.actor[-1](features)
+        if self.exploration == "gsde":
+            return StateNoise(mean, features.detach(), self.log_std)
+        return Gaussian(mean, self.std_head(features))
 
-    def add_log_std(self, initial: float) -> None:
-        """Make the parameter ``log_std``, where actions are continuous."""
-        if not self.action.sizes:
+    def value_of(self, x: Tensor, normalized_obs: Obs) -> Tensor:
+        """Values (...) for inputs x (..., I) of the critic; NaN where it also needs the state and that is not there."""
+        if self.critic_encoder is not None:
+            if not isinstance(normalized_obs, dict) or CRITIC_STATE not in normalized_obs:
+                return x.new_full(x.shape[:-1], math.nan)  # in an evaluation, which reads no value
+            x = torch.cat([x, normalized_obs[CRITIC_STATE]], dim=-1)
+        value: Tensor = self.critic(x).squeeze(-1)
+        return value if self.value_scale is None else self.value_scale(value)
+
+    def normalize(self, obs: Obs) -> Obs:
+        """As `Encoder.normalize`, with the state of the critic where there is one."""
+        normalized = super().normalize(obs)
+        if self.critic_encoder is None or not isinstance(obs, dict) or CRITIC_STATE not in obs:
+            return normalized
+        normalized = normalized if isinstance(normalized, dict) else {JOINED_VECTOR: normalized}
+        state = self.critic_encoder.normalize(obs)
+        assert isinstance(state, Tensor)
+        return {**normalized, CRITIC_STATE: state}
+
+    def update_normalizer(self, obs: Obs, dist: DistContext | None = None) -> None:
+        """Add raw observations (..., …) to the running statistics, if there are any."""
+        super().update_normalizer(obs, dist)
+        if self.critic_encoder is not None:
+            self.critic_encoder.update_normalizer(obs, dist)
+
+    def sample_noise(self, n: int, generator: torch.Generator, dist: DistContext) -> Tensor:
+        """Random numbers to sample actions from: this process's rows of those of all environments.
+
+        (n, A), or (n, H, A) with gSDE, of H features.
+        """
+        draw = torch.rand if self.action.sizes else torch.randn
+        shape = self.log_std.shape if self.exploration == "gsde" else (self.action.dim,)
+        return draw((n * dist.size, *shape), generator=generator, device=self.device)[dist.own(n)]
+
+    def add_log_std(self, initial: float, exploration: str = "gaussian") -> None:
+        """Make the parameters of the noise, where actions are continuous.
+
+        Args:
+            initial: logarithm of the standard deviation of a component.
+            exploration: "gaussian", "state-dependent" or "gsde"; the last two need an actor that ends with a linear layer.
+        """
+        self.exploration = exploration
+        if self.action.sizes:
+            return
+        if exploration == "gaussian":
             self.log_std = nn.Parameter(torch.full((self.action.dim,), initial))
+            return
+        assert isinstance(self.actor, nn.Sequential)
+        last = self.actor[-1]
+        assert isinstance(last, nn.Linear)
+        features = last.in_features
+        if exploration == "gsde":
+            self.log_std = nn.Parameter(torch.full((features, self.action.dim), initial))
+        else:
+            self.std_head = StdHead(features, self.action.dim, initial)
 
     @torch.no_grad()
     def limit_log_std(self, maximum: float) -> None:
         """Lower ``log_std`` to ``maximum`` where it is above; nothing happens where actions are discrete."""
-        if not self.action.sizes:
+        if self.exploration == "state-dependent":
+            self.std_head.cap = maximum
+        elif not self.action.sizes:
             self.log_std.clamp_(max=maximum)
 
 
@@ -148,18 +244,29 @@ class FeedForwardPolicyNetwork(PolicyNetwork):
 
     def action_distribution(self, normalized_obs: Obs) -> Distribution:
         """The distribution of actions (..., A) for normalised observations (..., …)."""
-        return self.make_distribution(self.actor(self.encode(normalized_obs)))
+        return self.distribution_of(self.encode(normalized_obs))
 
     def value(self, normalized_obs: Obs) -> Tensor:
         """V (...) of normalised observations (..., …)."""
-        value: Tensor = self.critic(self.encode(normalized_obs))
-        return value.squeeze(-1)
+        return self.value_of(self.encode(normalized_obs), normalized_obs)
 
-    def evaluate(self, normalized_obs: Obs, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability of actions (B, A), entropy and value, (B,) each, with gradients."""
+    def evaluate(
+        self,
+        normalized_obs: Obs,
+        action: Tensor,
+        condition: Callable[[Distribution], Distribution] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability of actions (B, A), entropy and value, (B,) each, with gradients.
+
+        Args:
+            normalized_obs: (B, …).
+            action: (B, A).
+            condition: turns the distribution into that from which the actions were sampled, where it is another.
+        """
         features = self.encode(normalized_obs)
-        distribution = self.make_distribution(self.actor(features))
-        return distribution.log_prob(action), distribution.entropy(), self.critic(features).squeeze(-1)
+        distribution = self.distribution_of(features)
+        distribution = distribution if condition is None else condition(distribution)
+        return distribution.log_prob(action), distribution.entropy(), self.value_of(features, normalized_obs)
 
     def on_episode_start(self) -> None:
         """Without memory there is nothing to reset."""
@@ -177,7 +284,11 @@ class ActorCritic(FeedForwardPolicyNetwork):
         obs_dim, action_dim, normalize_obs: see `PolicyNetwork`.
         hidden_sizes: widths of the hidden layers, the same in both MLPs.
         init_log_std: logarithm of the initial standard deviation of every continuous component.
+        exploration: "gaussian", "state-dependent" or "gsde", see `exploration`.
+        normalize_returns: whether values have a running scale, see `critics.ValueScale`.
     """
+
+    ppo_options = PPO_OPTIONS - {"--critic-obs"}
 
     def __init__(
         self,
@@ -186,19 +297,23 @@ class ActorCritic(FeedForwardPolicyNetwork):
         hidden_sizes: Sequence[int] = (256, 256, 256),
         normalize_obs: bool = True,
         init_log_std: float = -0.5,
+        exploration: str = "gaussian",
+        normalize_returns: bool = False,
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs)
         self.hidden_sizes = tuple(hidden_sizes)
         # A small last layer starts the policy near zero motion: with delta control the arm then stays where it is.
         self.actor = mlp(self.features, self.hidden_sizes, self.action.parameters, output_gain=0.01)
         self.critic = mlp(self.features, self.hidden_sizes, 1, output_gain=1.0)
-        self.add_log_std(init_log_std)
+        self.add_log_std(init_log_std, exploration)
+        self.value_scale = ValueScale() if normalize_returns else None
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> ActorCritic:
         """From ``--hidden-sizes``, ``--normalize-obs`` and ``--init-log-std``."""
         _refuse_network_kwargs(args, "--hidden-sizes")
-        return cls(observation, action, args.hidden_sizes, args.normalize_obs, args.init_log_std)
+        sizes = args.hidden_sizes, args.normalize_obs, args.init_log_std
+        return cls(observation, action, *sizes, **read_ppo_options(args))
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""
@@ -219,9 +334,11 @@ class RecurrentActorCritic(PolicyNetwork):
         init_log_std: as `ActorCritic`'s.
         memory: its name, see `memory.make_memory`.
         memory_kwargs: its other options.
+        exploration, normalize_returns: as `ActorCritic`'s.
     """
 
     recurrent = True
+    ppo_options = PPO_OPTIONS
 
     def __init__(
         self,
@@ -234,6 +351,8 @@ class RecurrentActorCritic(PolicyNetwork):
         init_log_std: float = -0.5,
         memory: str = "lstm",
         memory_kwargs: Mapping[str, Any] | None = None,
+        exploration: str = "gaussian",
+        normalize_returns: bool = False,
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs)
         self.encoder_sizes, self.head_sizes = tuple(encoder_sizes), tuple(head_sizes)
@@ -242,8 +361,9 @@ class RecurrentActorCritic(PolicyNetwork):
         self.memory = make_memory(memory, width, **{"hidden_size": memory_size, **(memory_kwargs or {})})
         joined = width + self.memory.output_size
         self.actor = mlp(joined, self.head_sizes, self.action.parameters, output_gain=0.01)
-        self.critic = mlp(joined, self.head_sizes, 1, output_gain=1.0)
-        self.add_log_std(init_log_std)
+        self.critic = mlp(joined + self.critic_features, self.head_sizes, 1, output_gain=1.0)
+        self.add_log_std(init_log_std, exploration)
+        self.value_scale = ValueScale() if normalize_returns else None
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> RecurrentActorCritic:
@@ -252,7 +372,7 @@ class RecurrentActorCritic(PolicyNetwork):
         sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
         options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
         try:
-            return cls(observation, action, *sizes, *options)
+            return cls(observation, action, *sizes, *options, **read_ppo_options(args))
         except ValueError as error:
             raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
@@ -318,7 +438,7 @@ class RecurrentActorCritic(PolicyNetwork):
         inputs = self.trunk(self.encode(normalized_obs))  # (…, B, W)
         outputs, state = run(inputs, state, starts)
         joined = torch.cat([inputs, outputs], dim=-1)
-        return self.make_distribution(self.actor(joined)), self.critic(joined).squeeze(-1), state
+        return self.distribution_of(joined), self.value_of(joined, normalized_obs), state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The LSTM's weights were the network's own before there were other memories.
@@ -326,6 +446,16 @@ class RecurrentActorCritic(PolicyNetwork):
         for name in [name for name in state_dict if name.startswith(old)]:
             state_dict[f"{prefix}memory.lstm.{name.removeprefix(old)}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def read_ppo_options(args: Any) -> dict[str, Any]:
+    """The arguments of networks that PPO's options set. Other algorithms do not have them."""
+    exploration = getattr(args, "exploration", "gaussian")
+    return {
+        # Smooth noise is made from independent noise, outside of the network.
+        "exploration": "gaussian" if exploration == "smooth" else exploration,
+        "normalize_returns": getattr(args, "normalize_returns", False),
+    }
 
 
 def _refuse_network_kwargs(args: Any, options: str) -> None:

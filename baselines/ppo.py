@@ -12,7 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from .arguments import ArgumentError
+from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
+from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
 from .ppo_arguments import PPOArgs
 from .protocol import Network, Setup
@@ -20,6 +23,7 @@ from .protocol import Network, Setup
 __all__ = [
     "PPO",
     "PPOArgs",
+    "adapt_learning_rate",
     "apply_gradients",
     "approximate_kl",
     "clipped_loss",
@@ -27,9 +31,18 @@ __all__ = [
     "has_moved",
     "minibatches",
     "part_loss",
+    "rescale_values",
     "standardize",
     "summarize",
+    "take_step",
+    "value_loss",
+    "value_unit",
 ]
+
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
+"""Bounds of the adaptive learning rate."""
+LEARNING_RATE_FACTOR = 1.5
+"""What it is multiplied or divided by."""
 
 
 class PPO:
@@ -42,10 +55,43 @@ class PPO:
         self.args: Any = args
         self.generator, self.dist = setup.generator, setup.dist
         self.network: Any = make_network(args, setup, self.recurrent)
+        self._check_network()
         fused = setup.device.type in ("cpu", "cuda")
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
             self.network.parameters(), lr=args.learning_rate, eps=1e-5, fused=fused
         )
+        self.noise = NoiseSource(
+            self.network, self.generator, self.dist, args.exploration, args.gsde_interval, args.noise_correlation
+        )
+        self.warming = False
+        """Whether only the critic learns."""
+
+    def _check_network(self) -> None:
+        """Raise ArgumentError where the network does not take one of the options."""
+        args, network = self.args, self.network
+        if args.exploration != "gaussian" and network.action.sizes:
+            raise ArgumentError(
+                f"--exploration {args.exploration} is for continuous actions, and those of {args.env_id} are discrete; "
+                "leave it out"
+            )
+        asked = [
+            *([f"--exploration {args.exploration}"] if args.exploration != "gaussian" else []),
+            *(["--normalize-returns"] if args.normalize_returns else []),
+            *(["--critic-obs"] if args.critic_obs is not None else []),
+        ]
+        for option in asked:
+            if option not in getattr(network, "ppo_options", ()):
+                raise ArgumentError(f"--network {args.network_name} does not take {option}; leave one of them out")
+        apart = [
+            *(["--separate-grad-norms"] if args.separate_grad_norms else []),
+            *(["--value-warmup-steps"] if args.value_warmup_steps else []),
+        ]
+        if apart and not any(is_critic_parameter(name) for name, _ in network.named_parameters()):
+            raise ArgumentError(f"--network {args.network_name} has no part `critic`, which {apart[0]} asks for")
+
+    def on_episode_start(self, starts: Tensor) -> None:
+        """New episodes begin, in all environments or in those where ``starts`` (N,) bool is True."""
+        self.noise.reset()
 
     @staticmethod
     def make_policy(network: Network) -> NetworkPolicy:
@@ -65,12 +111,18 @@ class PPO:
         # A copy, because the optimizer keeps using the tensors that it is given.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 
+    def with_std(self, row: dict[str, float]) -> dict[str, float]:
+        """The figures of an update, with the mean standard deviation of the actions of its rollout where that varies."""
+        std = self.noise.pop_std()
+        return row if std is None else {**row, "loss/action_std": std}
+
     def schedule(self, progress: float) -> None:
-        """Set the learning rate and the bound of exploration for the next rollout and update."""
+        """Set the learning rate, the bound of exploration and who learns, for the next rollout and update."""
         args = self.args
+        self.warming = round(progress * args.total_timesteps) < args.value_warmup_steps
         if args.final_log_std is not None:
             self.network.limit_log_std((1 - progress) * args.init_log_std + progress * args.final_log_std)
-        if args.anneal_lr:
+        if args.anneal_lr and args.lr_schedule == "linear":
             self.optimizer.param_groups[0]["lr"] = args.learning_rate * (1.0 - progress)
 
 
@@ -118,6 +170,9 @@ def part_loss(
     returns: Tensor,
     count: int,
     args: PPOArgs,
+    old_values: Tensor | None = None,
+    unit: Tensor | float = 1.0,
+    warming: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What a part of a minibatch adds to its loss (), with gradients, and to its figures (5,) of `mean_figures`.
 
@@ -127,15 +182,42 @@ def part_loss(
         advantages: standardised over the whole minibatch.
         returns: targets of the value.
         count: transitions of the whole minibatch, summed over all processes.
+        old_values: those of the rollout, for ``--value-loss clipped``.
+        unit: what errors of the value are divided by, see `critics.value_unit`.
+        warming: only the critic learns.
     """
     log_prob, entropy, value = evaluated
     log_ratio = log_prob - old_log_prob
     policy_loss, clipped = _clipped_loss(log_ratio, advantages, count, args)
-    value_loss = 0.5 * (value - returns).square().sum() / count
+    of_value = value_loss(value, returns, args, old_values, unit).sum() / count
     mean_entropy = entropy.sum() / count
-    loss = policy_loss + args.value_coef * value_loss - args.entropy_coef * mean_entropy
+    loss = args.value_coef * of_value
+    if not warming:
+        loss = policy_loss + loss - args.entropy_coef * mean_entropy
     kl = approximate_kl(log_ratio, count, DistContext())
-    return loss, torch.stack([policy_loss, value_loss, mean_entropy, kl, clipped]).detach()
+    return loss, torch.stack([policy_loss, of_value, mean_entropy, kl, clipped]).detach()
+
+
+def value_loss(
+    values: Tensor, targets: Tensor, args: PPOArgs, old_values: Tensor | None = None, unit: Tensor | float = 1.0
+) -> Tensor:
+    """The loss of each value (...), see ``--value-loss``.
+
+    Args:
+        values: with gradients; all tensors have this shape.
+        targets: of the values.
+        args: value_loss, value_clip and huber_delta.
+        old_values: values when the update began; only "clipped" needs them.
+        unit: () what errors, and so value_clip and huber_delta, are measured in.
+    """
+    errors = (values - targets) / unit
+    if args.value_loss == "huber":
+        return nn.functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=args.huber_delta)
+    if args.value_loss == "clipped":
+        assert old_values is not None
+        near = ((values - old_values) / unit).clamp(-args.value_clip, args.value_clip) + (old_values - targets) / unit
+        return 0.5 * torch.maximum(errors.square(), near.square())
+    return 0.5 * errors.square()
 
 
 def has_moved(figures: Tensor, done: int, args: PPOArgs, dist: DistContext) -> bool:
@@ -148,10 +230,72 @@ def has_moved(figures: Tensor, done: int, args: PPOArgs, dist: DistContext) -> b
     return args.target_kl > 0.0 and bool(dist.sum(figures[3]) > args.target_kl) and done > 0
 
 
-def apply_gradients(network: Any, optimizer: torch.optim.Optimizer, args: PPOArgs, dist: DistContext) -> None:
-    """One step of the optimizer with the gradients of all processes, of bounded norm."""
+def adapt_learning_rate(
+    optimizer: torch.optim.Optimizer, figures: Tensor, done: int, args: PPOArgs, dist: DistContext
+) -> None:
+    """Change the learning rate before a minibatch by how far the policy has moved in this update.
+
+    The rule of RSL's rsl_rl (Rudin et al., 2022, arXiv 2109.11978), which IsaacLab's PPO uses too, with Schulman's estimate
+    in place of the divergence of two Gaussians.
+
+    Args:
+        optimizer: whose rate is changed.
+        figures: (5,) of the minibatch, this process's share.
+        done: minibatches of the update so far. Before the first the policy has not moved, and nothing is changed.
+        args: lr_schedule and desired_kl.
+        dist: sums the figures.
+    """
+    if args.lr_schedule != "kl-adaptive" or done == 0:
+        return
+    kl = float(dist.sum(figures[3]))
+    group = optimizer.param_groups[0]
+    if kl > 2.0 * args.desired_kl:
+        group["lr"] = max(MIN_LEARNING_RATE, group["lr"] / LEARNING_RATE_FACTOR)
+    elif kl < 0.5 * args.desired_kl:
+        group["lr"] = min(MAX_LEARNING_RATE, group["lr"] * LEARNING_RATE_FACTOR)
+
+
+def take_step(
+    network: Any,
+    optimizer: torch.optim.Optimizer,
+    figures: Tensor,
+    done: int,
+    args: PPOArgs,
+    dist: DistContext,
+    warming: bool = False,
+) -> bool:
+    """One step of the optimizer, once gradients are there; False where the update stops instead.
+
+    Args:
+        figures: (5,) of the minibatch, this process's share.
+        done: minibatches of the update so far.
+        warming: only the critic learns.
+    """
+    if not warming:
+        adapt_learning_rate(optimizer, figures, done, args, dist)
+        if has_moved(figures, done, args, dist):
+            return False
+    apply_gradients(network, optimizer, args, dist, warming)
+    return True
+
+
+def apply_gradients(
+    network: Any, optimizer: torch.optim.Optimizer, args: PPOArgs, dist: DistContext, warming: bool = False
+) -> None:
+    """One step of the optimizer with the gradients of all processes, of bounded norm.
+
+    With ``warming`` only the critic's own parameters take part. A part that actor and critic share is not the critic's own.
+    """
     dist.sum_gradients(network.parameters())
-    nn.utils.clip_grad_norm_(network.parameters(), args.max_grad_norm)
+    groups = [list(network.parameters())]
+    if args.separate_grad_norms or warming:
+        named = list(network.named_parameters())
+        groups = [[value for name, value in named if is_critic_parameter(name) == own] for own in (True, False)]
+    if warming:
+        for parameter in groups.pop():
+            parameter.grad = None
+    for group in groups:
+        nn.utils.clip_grad_norm_(group, args.max_grad_norm)
     optimizer.step()
 
 
@@ -184,7 +328,7 @@ def summarize(
     """
     row = mean_figures(dist.sum(torch.stack(figures)), values, returns)
     log_std = getattr(network, "log_std", None)
-    if log_std is not None:
+    if log_std is not None and log_std.ndim == 1:
         row["loss/action_std"] = float(log_std.detach().exp().mean())
     row["learning_rate"] = optimizer.param_groups[0]["lr"]
     return row

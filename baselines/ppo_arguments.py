@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .arguments import ArgumentError, CommonArgs, nearest_divisor, read_kwargs, require, world_size
 from .registry import get_memory
@@ -41,9 +41,52 @@ class PPOArgs(CommonArgs):
     init_log_std. By default there is no bound. For tasks in which the robot must come to rest, which strong exploration
     noise prevents."""
 
+    exploration: Literal["gaussian", "state-dependent", "gsde", "smooth"] = "gaussian"
+    """Noise of continuous actions. gaussian: independent at each step, with one learned standard deviation for each
+    component. state-dependent: with standard deviations that the actor computes from what it sees. gsde: generalised
+    state-dependent exploration, a random function of the actor's features that stays the same for some steps. smooth:
+    correlated from step to step."""
+    gsde_interval: int = 8
+    """Steps for which gsde keeps its random function."""
+    noise_correlation: float = 0.8
+    """Correlation of smooth noise from one step to the next."""
+
+    normalize_returns: bool = False
+    """The critic predicts in units of the running mean and standard deviation of its targets (PopArt), which the checkpoint
+    holds. --value-coef, --value-clip and --huber-delta are then in that unit too."""
+    value_loss: Literal["mse", "clipped", "huber"] = "mse"
+    """Loss of the critic: half the squared error; the larger of that and the error of a value that moved at most
+    --value-clip in this update; or half the squared error that becomes linear from --huber-delta on."""
+    value_clip: float = 0.2
+    """See --value-loss clipped; in units of the return."""
+    huber_delta: float = 1.0
+    """See --value-loss huber; in units of the return."""
+    lr_schedule: Literal["linear", "kl-adaptive"] = "linear"
+    """linear: --anneal-lr decreases the learning rate to 0. kl-adaptive: before each minibatch but the first of an update it
+    is divided by 1.5 where the policy has moved more than twice --desired-kl in this update, and multiplied by 1.5 where it
+    has moved less than half of it, within 1e-5 to 1e-2; --anneal-lr then does nothing."""
+    desired_kl: float = 0.01
+    """See --lr-schedule kl-adaptive."""
+    separate_grad_norms: bool = False
+    """Limit the norm of the critic's gradient and that of all other parameters apart, each by --max-grad-norm."""
+    value_warmup_steps: int = 0
+    """In so many environment steps at the beginning only the critic learns, and the policy stays as it is. For
+    --init-from, where the critic is new and its errors would spoil the policy. The statistics of --normalize-obs go on."""
+
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
+        require(self, "gsde_interval", lambda value: value >= 1, "use at least 1")
+        require(self, "noise_correlation", lambda value: 0.0 <= value < 1.0, "use a value from 0 to below 1")
+        require(self, "value_clip huber_delta desired_kl", lambda value: value > 0.0, "use a value above 0")
+        require(
+            self,
+            "value_warmup_steps",
+            lambda value: 0 <= value < self.total_timesteps,
+            "use 0 to less than --total-timesteps, or the policy never learns",
+        )
+        if self.exploration == "state-dependent":
+            require(self, "init_log_std", lambda value: -5.0 < value < 1.0, "use -5 to 1 with state-dependent")
         require(self, "update_epochs", lambda value: value >= 1, "use at least 1")
         require(self, "entropy_coef value_coef target_kl", lambda value: value >= 0, "use at least 0")
         require(self, "gamma gae_lambda", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
@@ -115,6 +158,11 @@ class RecurrentPPOArgs(PPOArgs):
     """Widths of the layers between an observation and the memory, at least one."""
     head_sizes: tuple[int, ...] = (128,)
     """Widths of the hidden layers of actor and critic, after the memory."""
+    token_size: int = 64
+    """Size of the token that an object becomes, with --network tokens."""
+    critic_obs: Literal["state"] | None = None
+    """What the critic sees besides what the actor and the memory see: state, the full state of a robot task, or nothing.
+    Only training needs it; the policy acts on --obs alone."""
 
     @property
     def hidden_size(self) -> int:
@@ -135,6 +183,11 @@ class RecurrentPPOArgs(PPOArgs):
         super().check()
         require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
         require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "token_size", lambda width: width >= 1, "use at least 1")
+        if self.critic_obs is not None and self.num_workers is not None:
+            raise ArgumentError(
+                f"--critic-obs {self.critic_obs} reads the state where the simulation is; leave --num-workers out"
+            )
         self.read_memory_kwargs()
         get_memory(self.memory)
 

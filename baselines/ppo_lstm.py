@@ -30,10 +30,12 @@ from . import training
 from .advantages import compute_gae
 from .arguments import ArgumentError
 from .distributed import DistContext
+from .distributions import Gaussian
 from .environments import EnvFactory
+from .exploration import NoiseSource
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy
-from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
+from .ppo import PPO, minibatches, part_loss, rescale_values, standardize, summarize, take_step, value_unit
 from .ppo_arguments import PPOArgs, PPOMemoryArgs, RecurrentPPOArgs
 from .ppo_arguments import PPOLSTMArgs as Args
 from .protocol import RecurrentNetwork, Setup
@@ -61,6 +63,7 @@ class Rollout:
     last_starts: Tensor  # (N,) bool, likewise
     last_state: State  # (N, …), likewise
     last_value: Tensor  # (N,) value of last_obs
+    carried: Tensor | None = None  # (S, N, A) smooth noise of the step before, in standard deviations
 
 
 @torch.no_grad()
@@ -74,6 +77,7 @@ def rollout(
     generator: torch.Generator,
     stats: EpisodeStats,
     dist: DistContext | None = None,
+    noise: NoiseSource | None = None,
 ) -> Rollout:
     """Play ``num_steps`` steps with sampled actions and automatic resets.
 
@@ -82,21 +86,23 @@ def rollout(
         starts: (N,) bool, an episode begins with ``obs``.
         state: (N, …) recurrent state before ``obs``.
     """
-    dist = dist or DistContext()
+    noise = noise or NoiseSource(network, generator, dist or DistContext())
     device, action, n = network.device, network.action, env.num_envs
     first_state = state
     observations: list[Obs] = []
     actions = torch.empty((num_steps, n, action.dim), device=device, dtype=action.dtype)
     log_probs, values, rewards = torch.empty((3, num_steps, n), device=device).unbind()
     final_values = torch.zeros((num_steps, n), device=device)
+    carried: list[Tensor] = []
     begun, terminated, truncated = torch.empty((3, num_steps, n), dtype=torch.bool, device=device).unbind()
 
     for t in range(num_steps):
         observations.append(map_tensors(lambda x: x.to(device, copy=True), obs))
         begun[t] = starts
         distribution, values[t], state = network.step(network.normalize(observations[t]), state, begun[t])
-        actions[t] = distribution.sample(network.sample_noise(n, generator, dist))
-        log_probs[t] = distribution.log_prob(actions[t])
+        actions[t], log_probs[t], before = noise.act(distribution, n)
+        if before is not None:
+            carried.append(before)
         obs, reward, ends, cuts, info = env.step(action.to_env(actions[t]).to(env.device))
         rewards[t], terminated[t], truncated[t] = reward, ends, cuts
         starts = ends | cuts
@@ -121,6 +127,7 @@ def rollout(
         starts,
         state,
         network.step(network.normalize(obs), state, starts)[1],
+        torch.stack(carried) if carried else None,
     )
 
 
@@ -155,8 +162,9 @@ def update(
     args: RecurrentPPOArgs,
     generator: torch.Generator,
     dist: DistContext | None = None,
+    warming: bool = False,
 ) -> dict[str, float]:
-    """One PPO update from a rollout; returns figures for the log."""
+    """One PPO update from a rollout, with ``warming`` of the critic alone; returns figures for the log."""
     dist = dist or DistContext()
     steps, n = batch.rewards.shape
     advantages, returns = compute_gae(
@@ -171,6 +179,8 @@ def update(
     )
     with torch.no_grad():
         obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
+        rescale_values(network, returns, dist)
+        unit = value_unit(network)
     figures: list[Tensor] = []
     with BatchThreads(network, args.compile) as threads:
         for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
@@ -179,29 +189,34 @@ def update(
 
             def loss(rows: slice) -> tuple[Tensor, Tensor]:
                 part = envs[rows]  # noqa: B023  all are used at once
-                evaluated = evaluate(network, obs, batch, part)
-                old, targets = batch.log_probs[:, part], returns[:, part]
-                return part_loss(evaluated, old, standardized[:, rows], targets, count, args)  # noqa: B023
+                evaluated = evaluate(network, obs, batch, part, args.noise_correlation)
+                old, targets, values = batch.log_probs[:, part], returns[:, part], batch.values[:, part]
+                return part_loss(evaluated, old, standardized[:, rows], targets, count, args, values, unit, warming)  # noqa: B023
 
             found = threads.backward(len(envs), loss)
-            if has_moved(found, len(figures), args, dist):
+            if not take_step(network, optimizer, found, len(figures), args, dist, warming):
                 break
-            apply_gradients(network, optimizer, args, dist)
             figures.append(found)
     return summarize(figures, batch.values, returns, network, optimizer, dist)
 
 
-def evaluate(network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def evaluate(
+    network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor, correlation: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probability, entropy and value of the rollouts of environments ``envs`` (B,), (S, B) each, with gradients.
 
     Args:
         obs: (S, N, …) normalised.
+        correlation: of smooth noise, where the rollout has some.
     """
     if not len(envs):  # this process has no share in the minibatch
         nothing = batch.rewards[:, envs]
         return nothing, nothing, nothing
     part, state = map_tensors(lambda x: x[:, envs], obs), map_tensors(lambda x: x[envs], batch.state)
     distribution, value, _ = network.forward_sequence(part, state, batch.starts[:, envs])
+    if batch.carried is not None:
+        assert isinstance(distribution, Gaussian)
+        distribution = distribution.given(batch.carried[:, envs], correlation)
     return distribution.log_prob(batch.actions[:, envs]), distribution.entropy(), value
 
 
@@ -218,18 +233,20 @@ class PPOLSTM(PPO):
 
     def on_episode_start(self, starts: Tensor) -> None:
         """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
+        super().on_episode_start(starts)
         self.starts = starts.to(self.network.device)
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name; continues from the recurrent state of the last rollout."""
-        steps, generator = self.args.num_steps, self.generator
-        batch = rollout(env, self.network, obs, self.starts, self.state, steps, generator, stats, self.dist)
+        steps, begin = self.args.num_steps, (self.starts, self.state)
+        batch = rollout(env, self.network, obs, *begin, steps, self.generator, stats, self.dist, self.noise)
         self.starts, self.state = batch.last_starts, batch.last_state
         return batch
 
     def update(self, batch: Rollout) -> dict[str, float]:
         """See the function of that name."""
-        return update(self.network, self.optimizer, batch, self.args, self.generator, self.dist)
+        row = update(self.network, self.optimizer, batch, self.args, self.generator, self.dist, self.warming)
+        return self.with_std(row)
 
 
 class PPOMemory(PPOLSTM):

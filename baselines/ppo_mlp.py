@@ -23,9 +23,11 @@ from . import training
 from .advantages import compute_gae
 from .arguments import ArgumentError
 from .distributed import DistContext
+from .distributions import Gaussian
 from .environments import EnvFactory
+from .exploration import NoiseSource
 from .loggers import EpisodeStats
-from .ppo import PPO, apply_gradients, has_moved, minibatches, part_loss, standardize, summarize
+from .ppo import PPO, minibatches, part_loss, rescale_values, standardize, summarize, take_step, value_unit
 from .ppo_arguments import PPOArgs
 from .ppo_arguments import PPOMLPArgs as Args
 from .protocol import FeedForwardNetwork
@@ -47,6 +49,7 @@ class Rollout:
     truncated: Tensor  # (S, N) bool
     last_obs: Obs  # (N, …) raw, the next rollout starts from it
     final_obs: Obs | None  # (K, …) raw, last observations of truncated episodes, in the order of truncated.nonzero()
+    carried: Tensor | None = None  # (S, N, A) smooth noise of the step before, in standard deviations
 
 
 @torch.no_grad()
@@ -58,9 +61,10 @@ def rollout(
     generator: torch.Generator,
     stats: EpisodeStats,
     dist: DistContext | None = None,
+    noise: NoiseSource | None = None,
 ) -> Rollout:
     """Play ``num_steps`` steps from raw observations ``obs`` (N, …) with sampled actions and automatic resets."""
-    dist = dist or DistContext()
+    noise = noise or NoiseSource(network, generator, dist or DistContext())
     device, action, n = network.device, network.action, env.num_envs
     observations: list[Obs] = []
     actions = torch.empty((num_steps, n, action.dim), device=device, dtype=action.dtype)
@@ -68,12 +72,14 @@ def rollout(
     terminated, truncated = torch.empty((2, num_steps, n), dtype=torch.bool, device=device).unbind()
     final_obs: list[Obs] = []  # (N, …) or fewer rows, and which of them are of truncated episodes
     final_cuts: list[Tensor] = []
+    carried: list[Tensor] = []
 
     for t in range(num_steps):
         observations.append(map_tensors(lambda x: x.to(device, copy=True), obs))
         distribution = network.action_distribution(network.normalize(observations[t]))
-        actions[t] = distribution.sample(network.sample_noise(n, generator, dist))
-        log_probs[t] = distribution.log_prob(actions[t])
+        actions[t], log_probs[t], before = noise.act(distribution, n)
+        if before is not None:
+            carried.append(before)
         obs, reward, ends, cuts, info = env.step(action.to_env(actions[t]).to(env.device))
         rewards[t], terminated[t], truncated[t] = reward, ends, cuts
         stats.record(info, ends | cuts)
@@ -95,6 +101,7 @@ def rollout(
         truncated,
         map_tensors(lambda x: x.to(device, copy=True), obs),
         map_tensors(lambda x: x[kept], cat_tensors(final_obs)) if kept.any() else None,
+        torch.stack(carried) if carried else None,
     )
 
 
@@ -105,8 +112,9 @@ def update(
     args: Args,
     generator: torch.Generator,
     dist: DistContext | None = None,
+    warming: bool = False,
 ) -> dict[str, float]:
-    """One PPO update from a rollout; returns figures for the log."""
+    """One PPO update from a rollout, with ``warming`` of the critic alone; returns figures for the log."""
     dist = dist or DistContext()
     with BatchThreads(network, args.compile) as threads:
         with torch.no_grad():
@@ -125,12 +133,15 @@ def update(
                 args.gamma,
                 args.gae_lambda,
             )
+            rescale_values(network, returns, dist)
+            unit = value_unit(network)
 
         # The transitions of all steps and environments in one row.
         n = batch.rewards.shape[1]
         obs = map_tensors(lambda x: x.flatten(0, 1), obs)
         actions, old_log_probs = batch.actions.flatten(0, 1), batch.log_probs.flatten()
-        flat_advantages, flat_returns = advantages.flatten(), returns.flatten()
+        flat_advantages, flat_returns, flat_values = advantages.flatten(), returns.flatten(), values.flatten()
+        carried = None if batch.carried is None else batch.carried.flatten(0, 1)
         figures: list[Tensor] = []
         for chosen in minibatches(args.batch_size, args, generator, batch.rewards.device):
             count, index = len(chosen), dist.own_transitions(chosen, n)
@@ -138,16 +149,31 @@ def update(
 
             def loss(rows: slice) -> tuple[Tensor, Tensor]:
                 part = index[rows]  # noqa: B023  all are used at once
-                evaluated = network.evaluate(map_tensors(lambda x: x[part], obs), actions[part])
-                old, targets = old_log_probs[part], flat_returns[part]
-                return part_loss(evaluated, old, standardized[rows], targets, count, args)  # noqa: B023
+                seen = map_tensors(lambda x: x[part], obs)
+                if carried is None:
+                    evaluated = network.evaluate(seen, actions[part])
+                else:
+                    evaluated = evaluate_smooth(network, seen, actions[part], carried[part], args.noise_correlation)
+                old, targets, values = old_log_probs[part], flat_returns[part], flat_values[part]
+                return part_loss(evaluated, old, standardized[rows], targets, count, args, values, unit, warming)  # noqa: B023
 
             found = threads.backward(len(index), loss)
-            if has_moved(found, len(figures), args, dist):
+            if not take_step(network, optimizer, found, len(figures), args, dist, warming):
                 break
-            apply_gradients(network, optimizer, args, dist)
             figures.append(found)
     return summarize(figures, values, returns, network, optimizer, dist)
+
+
+def evaluate_smooth(
+    network: Any, obs: Obs, actions: Tensor, carried: Tensor, correlation: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `protocol.FeedForwardNetwork.evaluate`, of actions (B, A) given the noise (B, A) of the steps before."""
+
+    def condition(distribution: Gaussian) -> Gaussian:
+        return distribution.given(carried, correlation)
+
+    evaluated: tuple[Tensor, Tensor, Tensor] = network.evaluate(obs, actions, condition)
+    return evaluated
 
 
 def values_of(network: FeedForwardNetwork, obs: Obs, threads: BatchThreads) -> Tensor:
@@ -166,16 +192,15 @@ class PPOMLP(PPO):
     args_type: ClassVar[type[PPOArgs]] = Args
     recurrent = False
 
-    def on_episode_start(self, starts: Tensor) -> None:
-        """Without memory it does not matter where episodes begin."""
-
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name."""
-        return rollout(env, self.network, obs, self.args.num_steps, self.generator, stats, self.dist)
+        steps = self.args.num_steps
+        return rollout(env, self.network, obs, steps, self.generator, stats, self.dist, self.noise)
 
     def update(self, batch: Rollout) -> dict[str, float]:
         """See the function of that name."""
-        return update(self.network, self.optimizer, batch, self.args, self.generator, self.dist)
+        row = update(self.network, self.optimizer, batch, self.args, self.generator, self.dist, self.warming)
+        return self.with_std(row)
 
 
 def train(

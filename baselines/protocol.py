@@ -4,6 +4,9 @@
 - An `Algorithm` trains a network. `ppo_mlp` and `ppo_lstm` are two; `training` runs it and writes its files.
 - A `Policy` acts in an evaluation.
 
+Options of PPO that a network has to take part in (`networks.PPO_OPTIONS`) are refused unless its class names them in
+``ppo_options``; `networks.PolicyNetwork` says what each asks for.
+
 To add one, write a class and register it, see `registry`. N is the number of environments, S the number of steps of a
 rollout, B any batch, A the number of components of an action. Observations and recurrent states are a tensor or a flat dict
 of tensors; the leading axis counts environments, so that ``map_tensors(lambda x: x[index], state)`` picks some of them.
@@ -79,7 +82,10 @@ class Network(Protocol):
         """Add raw observations (…, …) to the running statistics, if there are any."""
 
     def sample_noise(self, n: int, generator: torch.Generator, dist: DistContext) -> Tensor:
-        """Random numbers (n, A) for `Distribution.sample`: this process's rows of those of all environments."""
+        """Random numbers for `Distribution.sample`: this process's rows of those of all environments.
+
+        (n, A), unless the distributions of the network want another shape (n, …).
+        """
 
     def compile_parts(self, cuda_graphs: bool) -> None:
         """Compile what can be compiled with torch.compile; names in ``state_dict`` stay as they are."""

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from .arguments import ArgumentError
+from .critics import ValueScale
 from .distributions import Distribution
 from .encoder import IMAGE_FEATURES, JOINED_VECTOR
 from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
 from .memory import Memory, make_memory
-from .networks import PolicyNetwork
+from .networks import PPO_OPTIONS, PolicyNetwork, read_ppo_options
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 
@@ -46,10 +47,11 @@ class TokenPolicy(PolicyNetwork):
         memory_kwargs: its other options.
         token_size: E, size of a token.
         head_sizes: widths of the hidden layers of actor and critic.
-        init_log_std: as `networks.ActorCritic`'s.
+        init_log_std, exploration, normalize_returns: as `networks.ActorCritic`'s.
     """
 
     recurrent = True
+    ppo_options = PPO_OPTIONS
     reads_objects = True
 
     def __init__(
@@ -63,6 +65,8 @@ class TokenPolicy(PolicyNetwork):
         token_size: int = 64,
         head_sizes: Sequence[int] = (256, 256),
         init_log_std: float = -0.5,
+        exploration: str = "gaussian",
+        normalize_returns: bool = False,
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs, image_encoder=_image_encoder)
         self.token_size, self.head_sizes = token_size, tuple(head_sizes)
@@ -81,8 +85,9 @@ class TokenPolicy(PolicyNetwork):
             read += self.reading.outputs
         self.head_inputs = self.memory.output_size + read
         self.actor = relu_mlp(self.head_inputs, self.head_sizes, self.action.parameters)
-        self.critic = relu_mlp(self.head_inputs, self.head_sizes, 1, gain=1.0)
-        self.add_log_std(init_log_std)
+        self.critic = relu_mlp(self.head_inputs + self.critic_features, self.head_sizes, 1, gain=1.0)
+        self.add_log_std(init_log_std, exploration)
+        self.value_scale = ValueScale() if normalize_returns else None
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> TokenPolicy:
@@ -91,9 +96,9 @@ class TokenPolicy(PolicyNetwork):
         if OBJECTS in parts and not parts[OBJECTS].items:
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
         memory = args.memory, args.hidden_size, args.read_memory_kwargs()
-        token_size = getattr(args, "token_size", 64)  # PPO has no such argument
+        sizes = args.token_size, args.head_sizes, args.init_log_std
         try:
-            return cls(observation, action, args.normalize_obs, *memory, token_size, args.head_sizes, args.init_log_std)
+            return cls(observation, action, args.normalize_obs, *memory, *sizes, **read_ppo_options(args))
         except ValueError as error:
             raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
@@ -174,7 +179,7 @@ class TokenPolicy(PolicyNetwork):
         assert isinstance(state, dict)
         y, state = run(self.write(embedded), state, starts)
         joined = self.look(y, embedded)
-        return self.make_distribution(self.actor(joined)), self.critic(joined).squeeze(-1), state
+        return self.distribution_of(joined), self.value_of(joined, normalized_obs), state
 
 
 def _image_encoder(shape: tuple[int, ...]) -> ImpalaEncoder:

@@ -24,22 +24,24 @@ from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import CheckpointError, Checkpoints, read_policy, save_policy
+from .checkpoints import CheckpointError, Checkpoints, save_policy
 from .distributed import DistContext
 from .environments import (
     UNKNOWN_HORIZON,
     ContinueAfterSuccess,
     EnvFactory,
     GymnasiumVectorEnv,
+    ShowStateToCritic,
     StaggeredEpisodes,
     reset_with,
 )
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, find_horizon, plan_evaluations, torch_threads
-from .files import find_policy_file, write_atomically
+from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .protocol import Algorithm, Setup
 from .registry import RegistryError, get_algorithm
 from .spaces import Obs
+from .warm_start import start_from
 
 __all__ = ["saved_run", "train"]
 
@@ -131,7 +133,11 @@ def _train(
         env: Any = raw_env
         if not isinstance(raw_env, GymnasiumVectorEnv):
             wrapped = ContinueAfterSuccess(raw_env) if args.train_to_horizon else raw_env
+            if args.critic_obs is not None:
+                wrapped = _show_state(wrapped, args)
             env = ManiSkillVectorEnv(wrapped, record_metrics=True)
+        elif args.critic_obs is not None:
+            raise ArgumentError(f"--critic-obs {args.critic_obs} is for the robot tasks of `mikasa list`; leave it out")
         # Environments can be spread over an episode only where its length is known.
         groups = args.stagger_groups if horizon < UNKNOWN_HORIZON else 1
         env = StaggeredEpisodes(env, groups, horizon, dist)
@@ -147,7 +153,7 @@ def _train(
                     "move it away to continue from an older one, or start a new run"
                 ) from error
         elif args.init_from is not None:
-            run.init_from(args.init_from)
+            run.began_from = start_from(run.network, args, args.init_from, run.device)
         if dist.is_main:
             if saved is None:
                 claim_run_dir(run_dir)
@@ -173,6 +179,7 @@ def _train(
         "algorithm": args.algorithm,
         "seed": args.seed,
         "training_steps": run.step,
+        "init_from": run.began_from,
         "wall_time_s": round(run.seconds(time.monotonic()), 1),
         "final": {"first_seed": args.final_eval_seed, "episodes": plan.final_episodes, **final.summary()},
         "best_during_training": run.best,
@@ -242,6 +249,7 @@ class _Run:
         if args.compile != "off":
             self.network.compile_parts(args.compile == "cuda-graphs")
         self.checkpoints = Checkpoints(run_dir, args.keep_checkpoints)
+        self.began_from: dict[str, Any] | None = None
         self.stats = EpisodeStats()
         self.step = 0
         self.updates = 0
@@ -369,41 +377,12 @@ class _Run:
                 "algorithm_state": self.algorithm.state_dict(),
                 "generator": self.generator.get_state(),
                 "episodes": list(self.stats.episodes),
+                "init_from": self.began_from,
                 "best": self.best,
                 "best_score": self.best_score,
                 "seconds": self.seconds(time.monotonic()),
             },
         )
-
-    def init_from(self, path: Path) -> None:
-        """Start from the weights of a policy that another run saved.
-
-        Raises:
-            ArgumentError: there is no such file, or its network is another one.
-            CheckpointError: the file holds no policy.
-        """
-        try:
-            path = find_policy_file(path)
-        except FileNotFoundError as error:
-            raise ArgumentError(f"--init-from {error}") from error
-        payload = read_policy(path, self.device)
-        own = {"network": self.args.network_name, **self.network.to_dict()}
-        other = {"network": payload["network_name"], **payload["network"]}
-        for name, value in own.items():
-            # As a new network describes itself: a checkpoint of version 1 has other names for the parts of observations.
-            if name in ("obs_dim", "action_dim") and name in other and own["network"] == other["network"]:
-                other[name] = type(self.network).from_dict(payload["network"]).to_dict()[name]
-            if value == other.get(name) or (name == "obs_dim" and _per_object(value) == _per_object(other.get(name))):
-                continue
-            raise ArgumentError(
-                f"--init-from {path} has {name} {other.get(name)}, and this run {value}; "
-                "both need the same network, and observations of the same sizes"
-            )
-        try:
-            self.network.load_state_dict(payload["state_dict"])
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise ArgumentError(f"--init-from {path} holds weights of another network: {error}") from error
-        log.info("starting from the policy of %s, trained on %s for %d steps", path, payload["env_id"], payload["step"])
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from what `save_checkpoint` wrote."""
@@ -413,6 +392,7 @@ class _Run:
         self.stats.episodes.extend(saved["episodes"])
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]
         self.best, self.best_score = saved["best"], saved["best_score"]
+        self.began_from = saved.get("init_from")  # an older checkpoint does not tell
 
 
 def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
@@ -432,18 +412,15 @@ def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
     return saved
 
 
+def _show_state(env: Any, args: CommonArgs) -> ShowStateToCritic:
+    try:
+        return ShowStateToCritic(env)
+    except ValueError as error:
+        raise ArgumentError(f"--env-id {args.env_id}: {error}") from error
+
+
 def _has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
-
-
-def _per_object(parts: Any) -> Any:
-    """Parts of observations without the number of objects: a network that reads them as a set takes any number."""
-    if not isinstance(parts, list):
-        return parts
-    return [
-        {**part, "shape": [part["shape"][0] / part["items"]], "items": True} if part.get("items") else part
-        for part in parts
-    ]
 
 
 def _next_multiple(step: int, every: int) -> float:

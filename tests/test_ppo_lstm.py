@@ -430,10 +430,20 @@ def test_auto_chooses_the_preset_by_the_task() -> None:
 
 
 # ---------------------------------------------------------------------- several processes
-def train_both(folder: Path, num_envs: int) -> None:
-    """Both algorithms with ``num_envs`` environments a process, in as many processes as torchrun started, else in this."""
+TRAINED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ppo-mlp": (ppo_mlp, {}),
+    "ppo-lstm": (ppo_lstm, {}),
+    "gsde": (ppo_mlp, {"exploration": "gsde", "normalize_returns": True, "value_loss": "clipped", "gsde_interval": 5}),
+    "smooth": (ppo_lstm, {"exploration": "smooth", "lr_schedule": "kl-adaptive", "separate_grad_norms": True}),
+}
+"""Algorithms with options."""
+
+
+def train_all(folder: Path, num_envs: int) -> None:
+    """All of them with ``num_envs`` environments a process, in as many processes as torchrun started, else in this."""
     with join_processes() as dist:
-        for module in (ppo_mlp, ppo_lstm):
+        for name, (module, options) in TRAINED.items():
+            actions = "continuous" if options else "discrete"
             args = module.Args(
                 env_id="Clock",
                 num_envs=num_envs,
@@ -447,18 +457,19 @@ def train_both(folder: Path, num_envs: int) -> None:
                 eval_episodes=2,
                 eval_num_envs=2,
                 video=False,
-                run_dir=folder / module.Args.algorithm,
+                run_dir=folder / name,
                 torch_threads=1,
                 max_grad_norm=1e9,
+                **options,
             )
-            module.train(args, lambda n, render_mode: clocks(n), dist=dist)
+            module.train(args, lambda n, render_mode: clocks(n, actions), dist=dist)  # noqa: B023  used at once
 
 
 def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path: Path) -> None:
     """The gradients of all steps are alike, or the weights that they led to would not be."""
-    train_both(tmp_path / "one", 4)
+    train_all(tmp_path / "one", 4)
     script = tmp_path / "script.py"
-    script.write_text("import pathlib, sys, test_ppo_lstm as t; t.train_both(pathlib.Path(sys.argv[1]), 2)")
+    script.write_text("import pathlib, sys, test_ppo_lstm as t; t.train_all(pathlib.Path(sys.argv[1]), 2)")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*torchrun, str(script), str(tmp_path / "two")],
@@ -468,7 +479,7 @@ def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path:
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    for algorithm in ("ppo-mlp", "ppo-lstm"):
+    for algorithm in TRAINED:
         one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():
             torch.testing.assert_close(two[name], value, atol=1e-5, rtol=1e-5, msg=lambda m: f"{algorithm} {name}: {m}")  # noqa: B023

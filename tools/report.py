@@ -274,6 +274,12 @@ def write_report(collection: Collection, out: Path) -> Path:
             continue
         lines += [f"## {title}", "", *_group_table(groups), *_aggregate_table(groups)]
         for (env_id, algorithm), runs in groups.items():
+            if began := sorted({run.began_from for run in runs} - {""}):
+                lines += [
+                    f"Runs of {algorithm} on `{env_id}` began with a policy: {'; '.join(began)}. "
+                    "The steps that trained it are not among theirs.",
+                    "",
+                ]
             if differ := settings_that_differ(runs):
                 lines += [
                     f"Runs of {algorithm} on `{env_id}` differ in {', '.join(differ)}. They are averaged all the same.",

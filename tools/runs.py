@@ -16,7 +16,7 @@ from mikasa_robo.env_ids import EnvIdError, split_env_id
 from .env_ids import OptionError
 from .plot import read_progress
 
-__all__ = ["EVALUATION_FORMAT", "METRICS", "Collection", "Run", "Source", "collect"]
+__all__ = ["EVALUATION_FORMAT", "METRICS", "WARM_START", "Collection", "Run", "Source", "collect"]
 
 EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
@@ -24,6 +24,9 @@ METRICS = ("success_once", "success_at_end", "return", "length")
 """Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
+
+WARM_START = "(warm start)"
+"""Follows the algorithm of a run that began with the policy of another run."""
 
 Source = Literal["training", "eval"]
 
@@ -42,6 +45,7 @@ class Run:
     episodes: int
     scores: dict[str, float]  # by METRICS; nan where the task does not have this metric
     args: dict[str, Any]
+    began_from: str = ""  # the policy that it began with, in words; empty for random weights
 
 
 @dataclass
@@ -151,6 +155,7 @@ def _read_run(folder: Path, into: Collection) -> None:
             episodes=int(content["final"]["episodes"]),
             scores=_scores(content["final"]),
             args=dict(content.get("args") or {}),
+            began_from=_began_from(content.get("init_from"), content.get("args") or {}),
         )
     except KeyError as error:
         into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
@@ -170,15 +175,26 @@ def _task(env_id: Any, args: dict[str, Any]) -> str:
 
 
 def _agent(algorithm: Any, args: dict[str, Any]) -> str:
-    """The name of the variant, or else the algorithm, its memory, and what its training environments had for themselves."""
-    if isinstance(variant := args.get("variant"), str):
-        return variant
+    """The name of the variant, or else the algorithm and its memory; training environments of its own; a warm start."""
     memory, name = args.get("memory"), str(algorithm)
     if isinstance(memory, str) and (algorithm, memory) != ("ppo-lstm", "lstm"):
         own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))
         name = f"{algorithm} {memory} {own}".strip()
+    if isinstance(variant := args.get("variant"), str):
+        name = variant
     taught = " ".join(sorted(map(str, args.get("train_env_kwargs") or ())))
-    return f"{name} (trained with {taught})" if taught else name
+    if taught:
+        name += f" (trained with {taught})"
+    return f"{name} {WARM_START}" if args.get("init_from") else name
+
+
+def _began_from(policy: Any, args: dict[str, Any]) -> str:
+    """The policy that a run began with, from the entry "init_from" of its result or else from its arguments."""
+    if not args.get("init_from"):
+        return ""
+    if not policy:  # a result of an earlier version, or of `mikasa eval`
+        return str(args["init_from"])
+    return f"{policy['algorithm']} on {policy['env_id']}, {int(policy['training_steps']):,} steps"
 
 
 def _how_far(folder: Path) -> str:
@@ -211,6 +227,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 episodes=int(content["seeds"]["episodes"]),
                 scores=_scores(entry["summary"]),
                 args=dict(entry["args"]),
+                began_from=_began_from(None, entry["args"]),
             )
             for entry in content["runs"]
         ]
