@@ -46,7 +46,20 @@ def _by_name(*rows: DataFormat) -> Mapping[str, DataFormat]:
     return MappingProxyType({row.name: row for row in rows})
 
 
-FORMATS: Mapping[str, DataFormat] = _by_name()
+_HERE = "mikasa_robo.data.formats"
+
+FORMATS: Mapping[str, DataFormat] = _by_name(
+    DataFormat(
+        "lerobot", f"{_HERE}.lerobot:LeRobotWriter", "LeRobot v3.0, colour images as H.264 videos", extra="datasets"
+    ),
+    DataFormat(
+        "lerobot-images", f"{_HERE}.lerobot:LeRobotImageWriter", "LeRobot v3.0, images without loss", extra="datasets"
+    ),
+    DataFormat("maniskill", f"{_HERE}.maniskill:ManiSkillWriter", "ManiSkill's trajectories, HDF5 and JSON"),
+    DataFormat("minari", f"{_HERE}.minari:MinariWriter", "Minari, HDF5, for observations without images"),
+    DataFormat("rlds", f"{_HERE}.rlds:RLDSWriter", "RLDS, TFRecord files for TensorFlow Datasets"),
+    DataFormat("robomimic", f"{_HERE}.robomimic:RobomimicWriter", "robomimic's HDF5"),
+)
 """The formats by name."""
 
 
