@@ -143,7 +143,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
     Args:
         options: checked.
         make_collector: makes what plays episodes, for a number of environments.
-        command: the command line, for the manifest.
+        command: the arguments of the command, for the manifest.
 
     Raises:
         DataError, FormatError, OptionError: as the message says.
@@ -168,7 +168,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
             chosen, left_out = dataset.select(options.episodes)
             problems = _export(dataset, _missing_formats(dataset, options), chosen)
             native = options.keep_native or bool(problems)
-            dataset = dataset.complete(chosen, left_out, provenance(list(command)), native)
+            dataset = dataset.complete(chosen, left_out, provenance(["mikasa", "collect", *command]), native)
     _report(dataset)
     return _say_problems(problems)
 
