@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode
 from mikasa_robo.data.formats.lerobot_files import FILES_PER_CHUNK, ParquetFiles, VideoFiles, write_tasks
@@ -58,8 +59,6 @@ class LeRobotWriter:
     """Whether colour images become videos, which is smaller, but changes them a little."""
 
     def __init__(self, out: Path, info: DatasetInfo) -> None:
-        import pyarrow  # noqa: F401  (a missing package is told before anything is made)
-
         self.info = info
         self.folder = out
         (out / "meta").mkdir(parents=True)
@@ -170,8 +169,6 @@ class LeRobotWriter:
 
     def _table(self, vectors: dict[str, Array], images: dict[str, Array]) -> Any:
         """The frames of an episode as a `pyarrow.Table`, with what the library `datasets` wants to know of its columns."""
-        import pyarrow as pa
-
         columns: dict[str, Any] = {}
         features: dict[str, Any] = {}
         for key, values in images.items():
@@ -196,8 +193,6 @@ class LeRobotWriter:
 
     def _write_rows(self) -> None:
         """Write the rows of meta/episodes that have gathered."""
-        import pyarrow as pa
-
         if not self._rows:
             return
         chunk, file = self._episode_files.place

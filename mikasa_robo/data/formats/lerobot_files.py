@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import imageio.v2 as imageio
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 __all__ = ["FILES_PER_CHUNK", "ParquetFiles", "VideoFiles", "write_tasks"]
@@ -37,9 +40,6 @@ class ParquetFiles:
 
     def append(self, table: Any) -> None:
         """Write a `pyarrow.Table` as one row group."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         chunk, file = self.place
         if self._writer is None:
             path = self.folder / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
@@ -77,9 +77,7 @@ class VideoFiles:
         self._writer: Any = None
 
     def append(self, images: NDArray[np.uint8]) -> dict[str, Any]:
-        """Write an episode (L, H, W, 3), and return where it is: chunk, file, and the time in s of its first frame and its end."""
-        import imageio.v2 as imageio
-
+        """Write an episode (L, H, W, 3), and return where it is: chunk, file, and where it begins and ends, in s."""
         if self._writer is not None and self._frames + len(images) > self._most_frames:
             self.close()
             self._number += 1
@@ -118,8 +116,6 @@ class VideoFiles:
 
 def write_tasks(path: Path, tasks: list[str]) -> None:
     """Write tasks.parquet: the numbers of the tasks, with their texts as pandas' index."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     def column(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode
@@ -35,8 +36,6 @@ class ManiSkillWriter:
     """
 
     def __init__(self, out: Path, info: DatasetInfo) -> None:
-        import h5py
-
         self.info = info
         self._layout = LayoutCheck()
         self._episodes: list[dict[str, Any]] = []
@@ -78,11 +77,14 @@ class ManiSkillWriter:
     def finish(self) -> None:
         """See `EpisodeWriter.finish`."""
         self._file.close()
+        # the replay simulates with physx_cpu unless it is told otherwise
+        simulator = self.info.versions.get("simulator")
+        backend = {"sim_backend": simulator} if simulator is not None else {}
         layout = {"obs_layout": "maniskill"} if self._nested else {}
         told = {
             "env_info": {
                 "env_id": self.info.env_id,
-                "env_kwargs": {**self.info.env_kwargs, **layout},
+                "env_kwargs": {**backend, **self.info.env_kwargs, **layout},
                 "max_episode_steps": self.info.max_episode_steps,
             },
             "commit_info": None,

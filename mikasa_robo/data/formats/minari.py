@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode
@@ -31,16 +32,14 @@ class MinariWriter:
     """Writes a Minari dataset; see `EpisodeWriter`.
 
     An observation of one part is an array, one of several parts a dict. ``infos`` holds what an agent must not see, L + 1
-    rows each: the columns; ``success`` and ``fail`` after the step that led to the row, False at the reset; and labels of the
-    actions, such as ``expert_action``, whose last row is NaN or zero, as no action follows the last observation.
+    rows each: the columns; ``success`` and ``fail`` after the step that led to the row, False at the reset; and labels of
+    the actions, such as ``expert_action``, whose last row is NaN or zero, as no action follows the last observation.
 
     Raises:
         ValueError: the observations have images, which Minari stores as JPEG, with loss.
     """
 
     def __init__(self, out: Path, info: DatasetInfo) -> None:
-        import h5py
-
         if info.image_parts:
             raise ValueError(
                 f"Minari stores images as JPEG, which changes them, so it cannot hold obs_mode={info.obs_mode!r}; "

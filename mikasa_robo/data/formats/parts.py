@@ -47,7 +47,7 @@ def split_images(episode: Episode, info: DatasetInfo) -> dict[tuple[str, str], A
 
 
 def split_joints(joints: Array) -> dict[str, Array]:
-    """The part "joints" (L + 1, 2 J + 7) of a robot with J joints, by ManiSkill's names: qpos, qvel (L + 1, J), tcp_pose (L + 1, 7).
+    """The part "joints" (L + 1, 2 J + 7) by ManiSkill's names: qpos and qvel (L + 1, J), tcp_pose (L + 1, 7).
 
     Raises:
         ValueError: it has another width.

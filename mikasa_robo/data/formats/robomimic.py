@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from mikasa_robo.data.episode import DatasetInfo, Episode
@@ -38,8 +39,6 @@ class RobomimicWriter:
     """
 
     def __init__(self, out: Path, info: DatasetInfo) -> None:
-        import h5py
-
         self.info = info
         self._layout = LayoutCheck()
         self._masks: dict[str, list[str]] = {"success": [], "failure": []}

@@ -1,8 +1,8 @@
 """TFRecord files of ``tf.train.Example`` messages, written without TensorFlow.
 
-A TFRecord file is a sequence of records: the length of the data (8 bytes), its checksum (4 bytes), the data, and the checksum
-of the data (4 bytes), all little-endian. See https://www.tensorflow.org/tutorials/load_data/tfrecord for this and for the
-fields of ``tf.train.Example``, and https://protobuf.dev/programming-guides/encoding for how they are encoded.
+A TFRecord file is a sequence of records: the length of the data (8 bytes), its checksum (4 bytes), the data, and the
+checksum of the data (4 bytes), all little-endian. See https://www.tensorflow.org/tutorials/load_data/tfrecord for this and
+for the fields of ``tf.train.Example``, and https://protobuf.dev/programming-guides/encoding for how they are encoded.
 """
 
 from __future__ import annotations
