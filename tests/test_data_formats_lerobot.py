@@ -217,7 +217,7 @@ def test_statistics_are_those_of_lerobot(lerobot: Any, tmp_path: Path) -> None:
     _, episodes = write_dataset("lerobot-images", tmp_path / "out", "joints+rgb")
     wanted = []
     for episode in episodes:
-        images = images_of([episode], "rgb", 0, 3).transpose(0, 3, 1, 2)
+        images = images_of([episode], "rgb", 0, 3).transpose(0, 3, 1, 2).astype(np.float32)
         image = get_feature_stats(images, axis=(0, 2, 3), keepdims=True)
         scaled = {name: value if name == "count" else np.squeeze(value / 255, axis=0) for name, value in image.items()}
         actions = get_feature_stats(episode.actions, axis=0, keepdims=False)
@@ -229,4 +229,7 @@ def test_statistics_are_those_of_lerobot(lerobot: Any, tmp_path: Path) -> None:
         for name, value in stats.items():
             found = dataset.meta.stats[key][name]
             assert found.shape == value.shape, (key, name)
-            assert np.allclose(found, value, atol=1.01 * width if name in QUANTILES else 1e-5), (key, name)
+            assert np.allclose(found, value, atol=1.01 * width if name in QUANTILES else 1e-4), (
+                key,
+                name,
+            )  # LeRobot: float32

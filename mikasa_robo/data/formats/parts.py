@@ -130,7 +130,7 @@ class LayoutCheck:
         """Raise ValueError if the episode has other arrays than the first one."""
         layout = {name: (str(values.dtype), values.shape[1:]) for name, values in arrays_of(episode)}
         self._first = self._first or layout
-        for name in self._first.keys() | layout.keys():
+        for name in {**self._first, **layout}:
             first, here = self._first.get(name), layout.get(name)
             if first != here:
                 raise ValueError(
