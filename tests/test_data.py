@@ -116,10 +116,9 @@ def test_noise_belongs_to_a_seed() -> None:
 
 def test_seeds_of_datasets_and_evaluations_share_none() -> None:
     splits = [split_seeds(split) for split in SPLITS]
-    published = {field.name: field.default for field in dataclasses.fields(CommonArgs)}
     evaluations = [
         range(first, first + 10_000_000)
-        for first in (published["eval_seed"], published["final_eval_seed"], evaluate.FIRST_SEED)
+        for first in (CommonArgs.eval_seed, CommonArgs.final_eval_seed, evaluate.FIRST_SEED)
     ]
     # scripted policies are evaluated on the seed of a batch, counted from 0
     evaluations.append(range(expert.Options.seed, 10_000_000))
@@ -421,10 +420,10 @@ def test_cameras_share_an_image() -> None:
 
 
 def _info() -> DatasetInfo:
-    words = dict.fromkeys(("env_id", "control_mode", "robot", "instruction", "policy", "split"), "x")
-    numbers: dict[str, Any] = dict.fromkeys(("control_freq", "max_episode_steps", "noise", "first_seed"), 1)
-    more: dict[str, Any] = {"env_kwargs": {}, "cameras": (), "only_success": False, "versions": {}, "revision": None}
-    return DatasetInfo(**words, **numbers, **more, obs_mode="rgb+joints")
+    values: dict[str, Any] = dict.fromkeys(("env_id", "control_mode", "robot", "instruction", "policy", "split"), "x")
+    values |= dict.fromkeys(("control_freq", "max_episode_steps", "noise", "first_seed"), 1)
+    values |= {"env_kwargs": {}, "cameras": (), "only_success": False, "versions": {}, "revision": None}
+    return DatasetInfo(**values, obs_mode="rgb+joints")
 
 
 def test_formats_name_writers() -> None:
@@ -437,7 +436,7 @@ def test_formats_name_writers() -> None:
 
 # ---------------------------------------------------------------------- other policies and tasks
 def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    policy = save_untrained(tmp_path / "p.pt", ENV_ID, 76, obs="objects+joints")
+    policy = save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state")
     argv = ["--policy", str(policy), "--obs", "joints+time", "--no-states"]
     assert collect_into(tmp_path / "trained", *argv, episodes=2) == 0
     dataset = Dataset.open(tmp_path / "trained")
@@ -459,14 +458,16 @@ def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, caps
 @pytest.mark.render
 @pytest.mark.slow
 def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert collect_into(tmp_path / "new", "--obs", "rgb+depth+joints", episodes=3) == 0
+    """Recorded two at a time, played again alone."""
+    assert collect_into(tmp_path / "new", "--obs", "rgb+depth+joints", "--env-kwargs", "cue_steps=1", episodes=2) == 0
     dataset = Dataset.open(tmp_path / "new")
     assert dataset.info.cameras == ("base_camera", "hand_camera")
     episode = dataset.read(1)
     assert episode.observations["rgb"].shape == (episode.length + 1, 128, 128, 6)
     assert episode.observations["rgb"].dtype == np.uint8
     assert dataset.info.split_cameras(episode.observations["depth"])["hand_camera"].shape[-1] == 1
-    assert data.main(["replay", str(tmp_path / "new"), "--episode", "2"]) == 0
+    assert data.main(["replay", str(tmp_path / "new"), "--episode", "1"]) == 0
+    assert "agree to the bit" in capsys.readouterr().out
     assert data.main(["show", str(tmp_path / "new")]) == 0
 
 
