@@ -83,7 +83,7 @@ class Collector:
             raise
         made_with = {"obs_mode": obs_mode, "control_mode": both.control_mode, "reward_mode": both.reward_mode}
         self.info = _describe(options, self.task, {**made_with, "sim_backend": options.sim_backend, **kwargs})
-        self._start = self._prepare_scripted(options) if player is None else self._prepare_checkpoint(player)
+        self.start = self._prepare_scripted(options) if player is None else self._prepare_checkpoint(player)
 
     @property
     def horizon(self) -> int:
@@ -106,7 +106,7 @@ class Collector:
         seeds = [self.info.first_seed + number for number in padded]
         episodes = record_episodes(
             self.env,
-            lambda: self._start(seeds),
+            lambda: self.start(seeds),
             seeds,
             self.info,
             indices=padded,
