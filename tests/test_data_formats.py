@@ -205,7 +205,7 @@ def decode(data: bytes) -> dict[str, Any]:
 def records(path: Path) -> list[bytes]:
     """The records of a TFRecord file by TensorBoard's reader, which checks the checksums."""
     reader = pywrap_tensorflow.PyRecordReader_New(str(path))
-    found = []
+    found: list[bytes] = []
     while True:
         try:
             reader.GetNext()
@@ -223,7 +223,7 @@ def test_checksums() -> None:
 
 
 def test_examples_are_what_protobuf_reads() -> None:
-    features = {
+    features: dict[str, Any] = {
         "floats": np.linspace(-1, 1, 7),
         "flags": np.array([True, False]),
         "integers": np.array([0, 1, 127, 128, -1, 2**63 - 1, -(2**63)]),
@@ -296,8 +296,8 @@ def test_rlds_holds_every_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert example["episode_metadata/seed"].tolist() == [episode.seed]
         assert example["episode_metadata/success"].tolist() == [episode.success]
         assert example["episode_metadata/policy"] == [b"expert"]
-        images = {f"steps/observation/{camera}_{part}" for camera in CAMERAS for part in ("rgb", "depth")}
-        named = {f"steps/{path}" for path in steps} | images | {"steps/language_instruction"}
+        shown = {f"steps/observation/{camera}_{part}" for camera in CAMERAS for part in ("rgb", "depth")}
+        named = {f"steps/{path}" for path in steps} | shown | {"steps/language_instruction"}
         assert {name for name in example if name.startswith("steps/")} == named
 
 

@@ -63,7 +63,7 @@ def cut(episode: Episode, length: int) -> Episode:
 def replayed(path: Path, **kwargs: Any) -> list[dict[str, np.ndarray]]:
     """All arrays of each episode that ManiSkill's replay writes, by path."""
     args = replay_trajectory.Args(str(path), save_traj=True, allow_failure=True, record_rewards=True, **kwargs)
-    args.render_mode = None  # type: ignore[assignment]  # nothing is drawn
+    args.render_mode = None  # nothing is drawn
     replay_trajectory.main(args)
     (made,) = set(path.parent.glob("*.h5")) - {path}
     found = arrays_of(made)

@@ -108,7 +108,9 @@ class LeRobotWriter:
     def finish(self) -> None:
         """See `EpisodeWriter.finish`."""
         self._write_rows()
-        for files in (self._data, self._episode_files, *self._video_files.values()):
+        self._data.close()
+        self._episode_files.close()
+        for files in self._video_files.values():
             files.close()
         meta = self.folder / "meta"
         write_tasks(meta / "tasks.parquet", list(self._tasks))
@@ -215,7 +217,11 @@ def _vectors(episode: Episode) -> dict[str, Array]:
     robot = next((part for part in ("joints", "state") if part in parts), None)
     world = next((part for part in ("objects", "state") if part in parts and part != robot), None)
     for part, values in parts.items():
-        name = {robot: "state", world: "environment_state"}.get(part, "task_state" if part == "state" else part)
+        name = "task_state" if part == "state" else part
+        if part == robot:
+            name = "state"
+        elif part == world:
+            name = "environment_state"
         found[f"observation.{name}"] = values[:-1]
     found["action"] = episode.actions
     found["next.reward"] = episode.rewards

@@ -87,7 +87,7 @@ class VideoFiles:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = imageio.get_writer(
                 path,
-                format="FFMPEG",  # type: ignore[arg-type]
+                format="FFMPEG",
                 fps=self.fps,
                 codec="libx264",
                 pixelformat="yuv420p",
