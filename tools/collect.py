@@ -180,9 +180,9 @@ def _record(dataset: Dataset, collector: Collector, options: Options) -> None:
     with Progress(batches * collector.horizon, f"recording {options.episodes} episodes") as progress:
         done = 0
         while numbers := _next_numbers(recorded, options, collector.num_envs):
-            for episode in collector.play(numbers, lambda t: progress.to(done + t)):  # noqa: B023  used at once
-                dataset.write(episode)
-                recorded[episode.index] = episode.success
+            episodes = list(collector.play(numbers, lambda t: progress.to(done + t)))  # noqa: B023  used at once
+            dataset.write(episodes)
+            recorded |= {episode.index: episode.success for episode in episodes}
             done += collector.horizon
     for number in [number for number in recorded if number >= _end(recorded, options)]:
         dataset.path(number).unlink()

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 
 from .episode import DatasetInfo, Episode
 from .formats import DataFormat
-from .store import DataError, read_episode, read_facts, write_episode
+from .store import DataError, read_episode, read_facts, write_episodes
 
 __all__ = ["FORMAT", "Dataset", "export", "locked", "write_json"]
 
@@ -134,9 +134,9 @@ class Dataset:
             found[int(path.stem)] = facts
         return found
 
-    def write(self, episode: Episode) -> None:
-        """Add an episode to those that are there."""
-        write_episode(self.path(episode.seed - self.info.first_seed), episode)
+    def write(self, episodes: Iterable[Episode]) -> None:
+        """Add episodes to those that are there. Holds a few at a time."""
+        write_episodes((self.path(episode.seed - self.info.first_seed), episode) for episode in episodes)
 
     def rows(self) -> list[dict[str, Any]]:
         """The episodes of the manifest, in order. Raises DataError where the dataset is not complete."""
