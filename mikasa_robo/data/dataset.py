@@ -125,7 +125,7 @@ class Dataset:
             DataError: a file is broken, or holds another episode than its name says.
         """
         found = {}
-        for path in sorted((self.folder / EPISODES).glob("*.npz")):
+        for path in sorted((self.folder / EPISODES).glob("[0-9]*.npz")):
             facts = read_facts(path)
             if not path.stem.isdecimal() or facts["seed"] != self.info.first_seed + int(path.stem):
                 raise DataError(
@@ -145,6 +145,10 @@ class Dataset:
                 f"{self.folder} is not complete; start the `mikasa collect` that made it again, and it goes on"
             )
         return list(self.manifest["episodes"])
+
+    def numbers(self) -> list[int]:
+        """The numbers of the episodes of the manifest: seed - ``info.first_seed``."""
+        return [row["seed"] - self.info.first_seed for row in self.rows()]
 
     def __len__(self) -> int:
         """Number of episodes in the manifest."""
@@ -213,9 +217,14 @@ class Dataset:
         }
         self._write_manifest(content)
         (self.folder / BEGUN).unlink(missing_ok=True)
-        if not native:
-            shutil.rmtree(self.folder / EPISODES)
-        return Dataset.open(self.folder)
+        complete = Dataset.open(self.folder)
+        complete.remove_dropped()
+        return complete
+
+    def remove_dropped(self) -> None:
+        """Remove the native episodes where the manifest says that they are not kept."""
+        if self.manifest is not None and not self.manifest["native"]:
+            shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
 
     def refresh(self) -> Dataset:
         """Write the manifest anew, after a format was added."""
