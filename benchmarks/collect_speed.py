@@ -91,12 +91,11 @@ def measure(args: Args, env_id: str, obs: str) -> list[tuple[str, ...]]:
         ratios, played, recorded, steps = [], [], [], 0
         for _ in range(args.rounds):
             one = timed(clock, lambda: play(collector, numbers))
-            steps, other = 0, 0.0
             start = clock()
-            for episode in collector.play(numbers, lambda t: None):
-                dataset.write(episode)
-                steps += episode.length
+            episodes = list(collector.play(numbers, lambda t: None))
+            dataset.write(episodes)
             other = clock() - start
+            steps = sum(episode.length for episode in episodes)
             played.append(one)
             recorded.append(other)
             ratios.append(one / other)

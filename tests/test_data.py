@@ -190,15 +190,13 @@ def test_two_processes_cannot_write_at_once(copy: Path) -> None:
         pass
 
 
-def test_only_success(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_success(tmp_path: Path) -> None:
     """Failures are kept in the native folder and left out of the dataset, whatever the batch."""
-    monkeypatch.setattr(collect, "MOST_TRIES", 2)
     manifests = []
     for num_envs in (3, 5):
         folder = tmp_path / str(num_envs)
         # without memory about every third colour is right
         argv = ["--policy", "memoryless", "--only-success", "--format", "data_helpers:Lines"]
-        monkeypatch.setattr(collect, "MOST_TRIES", 10)
         assert collect_into(folder, *argv, episodes=2, num_envs=num_envs) == 0
         dataset = Dataset.open(folder)
         manifests.append({**dataset.manifest, "command": ""} if dataset.manifest else {})
@@ -212,6 +210,11 @@ def test_only_success(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert seeds == list(range(FIRST, dataset.rows()[-1]["seed"] + 1)), "every seed up to the last success"
         assert list(find_problems(dataset)) == []
     assert manifests[0] == manifests[1]
+    # a format that is added later holds the same episodes
+    before = (folder / "Lines" / "episodes.jsonl").read_bytes()
+    shutil.rmtree(folder / "Lines")
+    assert collect_into(folder, *argv, episodes=2) == 0
+    assert (folder / "Lines" / "episodes.jsonl").read_bytes() == before
 
 
 def test_only_success_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -359,6 +362,9 @@ def test_native_episodes_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureF
     argv = ["--format", "data_helpers:Lines", "--no-keep-native", "--no-states"]
     assert collect_into(folder, *argv, episodes=1) == 0
     assert not (folder / "episodes").exists()
+    (folder / "episodes").mkdir()  # as if it had been killed before it could remove them
+    assert collect_into(folder, *argv, episodes=1) == 0
+    assert not (folder / "episodes").exists()
     assert data.main(["check", str(folder)]) == 0
     assert data.main(["replay", str(folder)]) == 2
     assert "has no native episodes" in capsys.readouterr().err
@@ -445,6 +451,9 @@ def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, caps
     assert "expert_action" not in episode.step_columns
     assert episode.success != episode.fail or episode.truncated
     assert len({row["policy"] for row in dataset.rows()}) == 1
+    save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state", seed=5)  # another checkpoint of the same name
+    assert collect_into(tmp_path / "trained", *argv, episodes=2) == 2
+    assert "was begun with --policy-sha256" in capsys.readouterr().err
 
     argv = f"--env-id {own_task} --out {tmp_path / 'own'} --episodes 1 --obs state".split()
     assert collect.main(argv) == 0

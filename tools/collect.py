@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 import mikasa_suite
-from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, export, locked
+from mikasa_robo.baselines.files import find_policy_file
+from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
+from mikasa_robo.data.episode import IMAGE_PARTS
 from mikasa_robo.data.formats import FormatError, find_format
 from mikasa_robo.data.seeds import SPLIT_SIZE
 from mikasa_robo.data.store import DataError
@@ -87,15 +89,18 @@ class Options:
     @property
     def images(self) -> bool:
         """Whether images are observed."""
-        return bool({"rgb", "depth", "segmentation"} & {*self.obs.split("+")})
+        return bool({*IMAGE_PARTS} & {part.strip() for part in self.obs.split("+")})
 
     def arguments(self) -> dict[str, Any]:
-        """What decides what the episodes are, by the names of the options."""
+        """What decides what the episodes are, by the names of the options. Raises FileNotFoundError for no checkpoint."""
         skipped = ("out", "format", "num_envs", "keep_native", "env_kwargs")
         values = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in skipped
         }
-        return values | {"env_kwargs": list(self.env_kwargs)}
+        values["env_kwargs"] = list(self.env_kwargs)
+        if self.policy not in POLICY_NAMES:
+            values["policy_sha256"] = checksum(find_policy_file(Path(self.policy)))
+        return values
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check(options)
         begun = _find_begun(options)
         if begun is not None and begun.manifest is not None and not _missing_formats(begun, options):
+            with locked(options.out):
+                begun.remove_dropped()  # it may have been killed before it could
             print(f"{options.out} is complete")
             _report(begun)
             return 0
@@ -116,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         from .collecting import Collector
         from .playing import UnsuitablePolicyError
-    except (OptionError, DataError, FormatError) as error:
+    except (OptionError, DataError, FileNotFoundError, FormatError) as error:
         print(error, file=sys.stderr)
         return 2
     try:
@@ -153,7 +160,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
     begun = _find_begun(options)
     if begun is not None and begun.manifest is not None:
         with locked(options.out):
-            problems = _export(begun, _missing_formats(begun, options), [row["index"] for row in begun.rows()])
+            problems = _export(begun, _missing_formats(begun, options), begun.numbers())
             dataset = begun.refresh()
         _report(dataset)
         return _say_problems(problems)
@@ -180,9 +187,10 @@ def _record(dataset: Dataset, collector: Collector, options: Options) -> None:
     with Progress(batches * collector.horizon, f"recording {options.episodes} episodes") as progress:
         done = 0
         while numbers := _next_numbers(recorded, options, collector.num_envs):
-            for episode in collector.play(numbers, lambda t: progress.to(done + t)):  # noqa: B023  used at once
-                dataset.write(episode)
-                recorded[episode.index] = episode.success
+            episodes = list(collector.play(numbers, lambda t: progress.to(done + t)))  # noqa: B023  used at once
+            dataset.write(episodes)
+            recorded |= {episode.index: episode.success for episode in episodes}
+            del episodes  # or two batches would be in memory
             done += collector.horizon
     for number in [number for number in recorded if number >= _end(recorded, options)]:
         dataset.path(number).unlink()
@@ -266,7 +274,7 @@ def _check(options: Options) -> None:
         raise OptionError(f"--format {' '.join(options.format)} names a format twice; name each once")
     if not options.keep_native and not names:
         raise OptionError("--no-keep-native would keep nothing: name a --format, or leave it out")
-    require_folder(options.out, longest_name="x" * 40)
+    require_folder(options.out, longest_name=MANIFEST)
 
 
 def _find_begun(options: Options) -> Dataset | None:

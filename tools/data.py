@@ -194,15 +194,14 @@ def _export(dataset: Dataset, name: str) -> int:
     kind = find_format(name)
     kind.writer()
     dataset.require_native()
-    rows = dataset.rows()
     with locked(dataset.folder):
         try:
-            target = export(dataset, kind, [row["seed"] - dataset.info.first_seed for row in rows])
+            target = export(dataset, kind, dataset.numbers())
         except ValueError as error:
             raise OptionError(f"--format {name}: {error}") from error
         manifest = dataset.refresh().manifest or {}
     size = dict(folder_sizes(manifest["files"]))[kind.name]
-    print(f"{target}: {len(rows)} episodes, {size / 1e6:.1f} MB, {size / len(rows) / 1e3:.0f} kB an episode")
+    print(f"{target}: {len(dataset)} episodes, {size / 1e6:.1f} MB, {size / len(dataset) / 1e3:.0f} kB an episode")
     return 0
 
 

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 
 from .episode import DatasetInfo, Episode
 from .formats import DataFormat
-from .store import DataError, read_episode, read_facts, write_episode
+from .store import DataError, read_episode, read_facts, write_episodes
 
 __all__ = ["FORMAT", "Dataset", "export", "locked", "write_json"]
 
@@ -125,7 +125,7 @@ class Dataset:
             DataError: a file is broken, or holds another episode than its name says.
         """
         found = {}
-        for path in sorted((self.folder / EPISODES).glob("*.npz")):
+        for path in sorted((self.folder / EPISODES).glob("[0-9]*.npz")):
             facts = read_facts(path)
             if not path.stem.isdecimal() or facts["seed"] != self.info.first_seed + int(path.stem):
                 raise DataError(
@@ -134,9 +134,9 @@ class Dataset:
             found[int(path.stem)] = facts
         return found
 
-    def write(self, episode: Episode) -> None:
-        """Add an episode to those that are there."""
-        write_episode(self.path(episode.seed - self.info.first_seed), episode)
+    def write(self, episodes: Iterable[Episode]) -> None:
+        """Add episodes to those that are there. Holds a few at a time."""
+        write_episodes((self.path(episode.seed - self.info.first_seed), episode) for episode in episodes)
 
     def rows(self) -> list[dict[str, Any]]:
         """The episodes of the manifest, in order. Raises DataError where the dataset is not complete."""
@@ -145,6 +145,10 @@ class Dataset:
                 f"{self.folder} is not complete; start the `mikasa collect` that made it again, and it goes on"
             )
         return list(self.manifest["episodes"])
+
+    def numbers(self) -> list[int]:
+        """The numbers of the episodes of the manifest: seed - ``info.first_seed``."""
+        return [row["seed"] - self.info.first_seed for row in self.rows()]
 
     def __len__(self) -> int:
         """Number of episodes in the manifest."""
@@ -213,9 +217,14 @@ class Dataset:
         }
         self._write_manifest(content)
         (self.folder / BEGUN).unlink(missing_ok=True)
-        if not native:
-            shutil.rmtree(self.folder / EPISODES)
-        return Dataset.open(self.folder)
+        complete = Dataset.open(self.folder)
+        complete.remove_dropped()
+        return complete
+
+    def remove_dropped(self) -> None:
+        """Remove the native episodes where the manifest says that they are not kept."""
+        if self.manifest is not None and not self.manifest["native"]:
+            shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
 
     def refresh(self) -> Dataset:
         """Write the manifest anew, after a format was added."""
