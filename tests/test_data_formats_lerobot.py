@@ -183,7 +183,7 @@ def test_statistics_of_images_are_those_of_their_pixels() -> None:
 @pytest.fixture
 def lerobot() -> Any:
     """The class LeRobotDataset."""
-    reason = "LeRobot is not installed; docs/data-formats.md says how to run this with it"
+    reason = "LeRobot is not installed; see docs/data-formats.md"
     return pytest.importorskip("lerobot.datasets.lerobot_dataset", reason=reason).LeRobotDataset
 
 
