@@ -1,4 +1,4 @@
-"""LeRobot datasets, version v3.0 of the format, written without LeRobot; its versions 0.4 to 0.6 read them.
+"""LeRobot datasets, version v3.0 of the format, written without LeRobot. LeRobot 0.6.1 reads them.
 
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     dataset = LeRobotDataset("mikasa/RememberColor3-v0", root="DIR/lerobot")
