@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -155,3 +156,12 @@ class BCArgs(ImitationArgs):
     """Gradient steps after each rollout."""
     buffer_episodes: int = 10_000
     """Episodes that are kept, the newest ones; minibatches are drawn from them."""
+    dataset: str | None = None
+    """Learn from this folder of `mikasa collect` instead of playing. Each num_steps x num_envs of the total timesteps then
+    stands for a rollout, after which --updates-per-rollout gradient steps are taken."""
+
+    def check(self) -> None:
+        """Raise ArgumentError where a value cannot be used, before anything is created."""
+        super().check()
+        if self.dataset is not None and not os.path.isdir(self.dataset):
+            raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")

@@ -143,7 +143,10 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             f"{_HOME}.dagger_arguments:DAggerArgs",
         ),
         AlgorithmSpec(
-            "bc", f"{_HOME}.dagger:BC", "Imitate episodes of the expert.", f"{_HOME}.dagger_arguments:BCArgs"
+            "bc",
+            f"{_HOME}.dataset:DatasetBC",
+            "Imitate episodes of the expert, or of a dataset.",
+            f"{_HOME}.dagger_arguments:BCArgs",
         ),
     )
 }

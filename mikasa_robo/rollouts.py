@@ -25,6 +25,8 @@ class Step:
     info: dict[str, Any]
     running: Tensor  # (N,) bool, the episode was not over before this step
     still_running: Tensor  # (N,) bool, the episode is not over after this step either
+    terminated: Tensor  # (N,) bool, as ``env.step`` returned it; False at the reset
+    truncated: Tensor  # (N,) bool, likewise
 
     def flag(self, name: str) -> Tensor:
         """``info[name]`` (N,) bool for environments whose episode was running; False where there is no such entry."""
@@ -50,11 +52,13 @@ def play_episodes(env: Any, act: Act, seed: int | list[int], max_steps: int) -> 
     obs, info = env.reset(seed=seed)
     n = env.unwrapped.num_envs
     running = torch.ones(n, dtype=torch.bool, device=env.unwrapped.device)
-    yield Step(0, obs, torch.zeros(n, device=running.device), info, running, running)
+    nothing = torch.zeros_like(running)
+    yield Step(0, obs, torch.zeros(n, device=running.device), info, running, running, nothing, nothing)
     for t in range(1, max_steps + 1):
         obs, reward, terminated, truncated, info = env.step(act(obs, info))
         still_running = running & ~(terminated | truncated)
-        yield Step(t, obs, torch.as_tensor(reward, device=running.device), info, running, still_running)
+        reward = torch.as_tensor(reward, device=running.device)
+        yield Step(t, obs, reward, info, running, still_running, terminated, truncated)
         running = still_running
         if not bool(running.any()):
             return

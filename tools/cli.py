@@ -57,6 +57,16 @@ class Record:
 
 
 @dataclass
+class Collect:
+    """Record a dataset of episodes. `mikasa collect --help` shows the options."""
+
+
+@dataclass
+class Data:
+    """Check, show, replay or export a dataset. `mikasa data --help` shows the options."""
+
+
+@dataclass
 class Gallery:
     """Draw a looping image of each task family. `mikasa gallery --help` shows the options."""
 
@@ -93,6 +103,8 @@ class Sweep:
 
 _MODULES = {
     "attack": "mikasa_robo.tools.attack",
+    "collect": "mikasa_robo.tools.collect",
+    "data": "mikasa_robo.tools.data",
     "doctor": "mikasa_robo.tools.doctor",
     "eval": "mikasa_robo.tools.evaluate",
     "expert": "mikasa_robo.tools.expert",
@@ -110,6 +122,8 @@ _Command = (
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
     | Annotated[Expert, tyro.conf.subcommand("expert", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
+    | Annotated[Collect, tyro.conf.subcommand("collect", prefix_name=False)]
+    | Annotated[Data, tyro.conf.subcommand("data", prefix_name=False)]
     | Annotated[Gallery, tyro.conf.subcommand("gallery", prefix_name=False)]
     | Annotated[Eval, tyro.conf.subcommand("eval", prefix_name=False)]
     | Annotated[Probe, tyro.conf.subcommand("probe", prefix_name=False)]

@@ -126,7 +126,12 @@ class CheckpointPlayer:
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
         """See `PolicyPlayer`."""
         task: Any = env.unwrapped
-        layout = ObservationLayout.of(task.single_observation_space)
+        self.require_fit_space(task.single_observation_space, env)
+
+    def require_fit_space(self, space: gym.Space[Any], env: gym.Env[Any, Any]) -> None:
+        """`require_fit`, for a policy that sees a part of what ``env`` shows: observations of ``space``."""
+        task: Any = env.unwrapped
+        layout = ObservationLayout.of(space)
         expected = self.network.layout.width, self.network.action.dim
         found = layout.width, task.single_action_space.shape[-1]
         if expected != found or layout != self.network.layout:

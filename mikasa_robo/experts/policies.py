@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mikasa_robo.checks import whole_number
 from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
+from mikasa_robo.core.pcg import BatchedPCG64
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.deprecation import deprecated_names, rename_hooks
 
@@ -42,6 +43,7 @@ class Policy(ABC):
     def __init__(self, skill: Skill, seed: int = 0) -> None:
         self.skill = skill
         self._generator = torch.Generator(device=skill.device).manual_seed(seed)
+        self._own_generators: BatchedPCG64 | None = None
         n = skill.num_envs
         self._u = torch.zeros(n, skill.draws, device=skill.device)
         self._objects = len(skill.task.objects)
@@ -51,9 +53,27 @@ class Policy(ABC):
         n = self.skill.num_envs
         index = torch.arange(n, device=self.skill.device) if env_idx is None else env_idx
         # a guess lasts for the whole episode
-        fresh = torch.rand(n, self.skill.draws, device=self.skill.device, generator=self._generator)
-        self._u[index] = fresh[index]
+        self._u[index] = self._uniforms(self.skill.draws)[index]
         self.skill.reset(index)
+
+    def seed(self, entropy: Sequence[Sequence[int]]) -> None:
+        """Give each environment random numbers of its own, which depend on its entropy alone and not on N.
+
+        Call it before `reset`, which draws a guess. Without it all environments share one generator.
+
+        Args:
+            entropy: N seeds, as for ``numpy.random.SeedSequence``.
+        """
+        self._own_generators = BatchedPCG64(self.skill.num_envs, self.skill.device)
+        self._own_generators.seed(torch.arange(self.skill.num_envs, device=self.skill.device), entropy)
+
+    def _uniforms(self, columns: int) -> Tensor:
+        """The next random numbers of all environments, (N, columns) float32 in [0, 1)."""
+        n, device = self.skill.num_envs, self.skill.device
+        if self._own_generators is None:
+            return torch.rand(n, columns, device=device, generator=self._generator)
+        u = self._own_generators.random(torch.arange(n, device=device), columns)
+        return u.to(torch.float32).clamp(max=1.0 - 2.0**-24)  # rounding must not make it 1
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
         """The action (N, 8) for an observation of mode `OBS_MODE` and the info that came with it."""
@@ -114,7 +134,7 @@ class ExhaustiveSearch(Policy):
     def reset(self, env_idx: Tensor | None = None) -> None:
         super().reset(env_idx)
         index = slice(None) if env_idx is None else env_idx
-        order = torch.rand(self._order.shape, device=self.skill.device, generator=self._generator).argsort(dim=1)
+        order = self._uniforms(self._order.shape[1]).argsort(dim=1)
         self._order[index], self._position[index], self._tried_for[index] = order[index], 0, 0
 
     def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
@@ -157,8 +177,7 @@ class Random(Policy):
     """Uniform actions."""
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
-        n = self.skill.num_envs
-        return torch.rand(n, 8, device=self.skill.device, generator=self._generator) * 2 - 1
+        return self._uniforms(8) * 2 - 1
 
     def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         raise AssertionError("a random policy has no cue")

@@ -1,0 +1,132 @@
+"""Behaviour cloning from a dataset of `mikasa collect`: nothing is played but evaluations.
+
+    mikasa collect --env-id RememberColor3-v0 --out data/colors
+    mikasa train bc --env-id RememberColor3-v0 --dataset data/colors
+
+The loss, the network and the updates are those of `dagger`; only the episodes come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mikasa_robo.core.phases import CUE, RESPONSE
+from mikasa_robo.data.dataset import Dataset
+from mikasa_robo.data.episode import Episode as RecordedEpisode
+from mikasa_robo.data.store import DataError
+
+from .arguments import ArgumentError
+from .dagger import BC, OBS, Rollout
+from .dagger_arguments import BCArgs
+from .episodes import Episode, EpisodeCutter
+from .loggers import EpisodeStats
+from .protocol import Setup
+from .spaces import Obs, ObservationLayout
+
+__all__ = ["DatasetBC", "read_dataset", "to_training_episode"]
+
+
+class _NothingPlayed(EpisodeCutter):
+    """The episodes are there already."""
+
+    def add(self, steps: Mapping[str, Tensor], over: Tensor) -> list[Episode]:
+        return []
+
+
+class DatasetBC(BC):
+    """Behaviour cloning, from a dataset where ``args.dataset`` names one.
+
+    Then a rollout plays nothing. It stands for ``num_envs`` x ``num_steps`` steps, after which gradient steps are taken, so
+    a run has as many of them as without a dataset.
+    """
+
+    def __init__(self, args: BCArgs, setup: Setup) -> None:
+        super().__init__(args, setup)
+        self.recorded = args.dataset is not None
+        if args.dataset is not None:
+            layout = ObservationLayout.of(setup.observation_space)
+            parts = [part.name for part in layout.parts]
+            episodes = read_dataset(Path(args.dataset), args, self.task.arm, parts)
+            self.buffer.episodes.extend(episodes)
+            self.cutter = _NothingPlayed(setup.num_envs)
+
+    def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
+        """See `Imitation.rollout`; from a dataset, steps drawn at random, which tell what observations look like."""
+        if not self.recorded:
+            return super().rollout(env, obs, stats)
+        n, steps = env.num_envs, self.args.num_steps
+        episodes = list(self.buffer.episodes)
+        device = self.generator.device
+        drawn = torch.randint(len(episodes), (n,), generator=self.generator, device=device).tolist()
+        rows: list[Episode] = []
+        for k in drawn:
+            length = len(episodes[k]["labels"])
+            times = torch.randint(length, (steps,), generator=self.generator, device=device).cpu()
+            rows.append({name: value[times] for name, value in episodes[k].items()})
+        stacked = {name: torch.stack([row[name] for row in rows], dim=1).to(self.network.device) for name in rows[0]}
+        seen: dict[str, Tensor] = {name.removeprefix(OBS): stacked[name] for name in stacked if name.startswith(OBS)}
+        labels, carried, known, oracle = (stacked[name] for name in ("labels", "carried", "known", "oracle"))
+        over = torch.zeros(steps, n, dtype=torch.bool, device=labels.device)
+        return Rollout(seen.get("", seen), labels, carried, known, oracle, over, obs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Imitation.state_dict`. A dataset is read again, not saved."""
+        return super().state_dict() | ({"buffer": None} if self.recorded else {})
+
+
+def read_dataset(folder: Path, args: BCArgs, arm: str, parts: Sequence[str]) -> list[Episode]:
+    """All episodes of a dataset, as `dagger.imitation_loss` takes them.
+
+    Args:
+        folder: of the dataset.
+        args: of the run; the task and the way to act must be those of the dataset.
+        arm: "free" or "held", of the environments.
+        parts: of the observations; "" stands for the mode "state".
+
+    Raises:
+        ArgumentError: there is no such dataset, or it does not fit the run.
+    """
+    try:
+        dataset = Dataset.open(folder)
+        count = len(dataset)
+        dataset.require_native()
+    except DataError as error:
+        raise ArgumentError(f"--dataset {error}") from error
+    info = dataset.info
+    if info.env_id != args.env_id:
+        raise ArgumentError(f"--dataset {folder} is of {info.env_id}; train on it with --env-id {info.env_id}")
+    found = {"arm": info.env_kwargs.get("arm", "free"), "control_mode": info.control_mode}
+    for name, value in {"arm": arm, "control_mode": args.control_mode}.items():
+        if found[name] != value:
+            fix = f"--env-kwargs arm={found[name]}" if name == "arm" else f"--control-mode {found[name]}"
+            raise ArgumentError(f"--dataset {folder} was recorded with {name}={found[name]}, not {value}; use {fix}")
+    if count > args.buffer_episodes:
+        raise ArgumentError(f"--dataset {folder} has {count} episodes; use --buffer-episodes {count}")
+    lacking = [part for part in parts if (part or "state") not in dataset.read(0).observations]
+    if lacking:
+        raise ArgumentError(
+            f"--dataset {folder} has no {', '.join(lacking)} in its observations ({info.obs_mode}); use an --obs of these"
+        )
+    try:
+        return [to_training_episode(episode, arm, parts) for episode in dataset.episodes()]
+    except DataError as error:
+        raise ArgumentError(f"--dataset {folder}: {error}") from error
+
+
+def to_training_episode(episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
+    """The steps of a recorded episode, (L, …) each; labels are the actions without noise, where it has them."""
+    length = episode.length
+    phase = torch.from_numpy(episode.columns["phase"][:length])
+    seen = {f"{OBS}{part}": torch.from_numpy(episode.observations[part or "state"][:length]) for part in parts}
+    return {
+        **seen,
+        "labels": torch.from_numpy(episode.step_columns.get("expert_action", episode.actions)),
+        "carried": phase == RESPONSE if arm == "held" else torch.ones(length, dtype=torch.bool),
+        "known": phase != CUE,
+        "oracle": torch.from_numpy(episode.columns["oracle_info"][:length]),
+    }

@@ -1,0 +1,308 @@
+"""A dataset on disk: a folder with native episodes, other formats, and a manifest.
+
+    DIR/
+      collect.json            what is being collected, until the manifest is written
+      episodes/00000042.npz   the native episodes, each under its number among the seeds; see `store`
+      <format>/…              one folder for each other format
+      manifest.json           written last: what was recorded, and the checksum of every file
+
+Which episodes are there says how far a collection is; there is no other record of it that could disagree. So a process that
+was killed loses the batch that it was playing, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
+
+from .episode import DatasetInfo, Episode
+from .formats import DataFormat
+from .store import DataError, read_episode, read_facts, write_episodes
+
+__all__ = ["FORMAT", "Dataset", "export", "locked", "write_json"]
+
+FORMAT = "mikasa/data/1"
+"""The "format" entry of both JSON files."""
+BEGUN, MANIFEST, EPISODES = "collect.json", "manifest.json", "episodes"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only process that writes to the dataset in ``folder``, and remove what a killed process left half done there.
+
+    Raises:
+        DataError: another process writes there.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"another process is writing to {folder}; wait for it, or choose another folder") from error
+        except OSError:  # some network file systems have no locks
+            pass
+        for place in (folder, folder / EPISODES):
+            remove_leftovers(place)
+        for path in folder.glob(f"{PREFIX}*"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write ``path``, which appears when it is complete, and replaces a file of that name."""
+    with PartialFile(path) as partial:
+        with open(partial.handle, "w", closefd=False, encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset, begun or complete."""
+
+    folder: Path
+    info: DatasetInfo
+    arguments: Mapping[str, Any]
+    """What `mikasa collect` was asked for, as far as it decides what the episodes are."""
+    manifest: Mapping[str, Any] | None
+    """The content of the manifest; None where the dataset is not complete yet."""
+
+    @classmethod
+    def begin(cls, folder: Path, info: DatasetInfo, arguments: Mapping[str, Any]) -> Dataset:
+        """Begin a dataset in a folder that exists and is empty."""
+        (folder / EPISODES).mkdir()
+        write_json(folder / BEGUN, {"format": FORMAT, "info": dataclasses.asdict(info), "arguments": dict(arguments)})
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Dataset:
+        """The dataset in ``folder``. Raises DataError where there is none, or its manifest cannot be read."""
+        name = next((name for name in (MANIFEST, BEGUN) if (folder / name).is_file()), None)
+        if name is None:
+            raise DataError(f"{folder} holds no dataset; name a folder that `mikasa collect` made")
+        path = folder / name
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                found = content.get("format") if isinstance(content, dict) else content
+                raise DataError(
+                    f"{path}: its format is {found!r}, not {FORMAT!r}; read it with the version that made it"
+                )
+            info = _read_info(content["info"])
+            return cls(folder, info, content["arguments"], content if name == MANIFEST else None)
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+
+    # ------------------------------------------------------------------ episodes
+    def path(self, number: int) -> Path:
+        """The file of the episode with the seed ``info.first_seed + number``."""
+        return self.folder / EPISODES / f"{number:08d}.npz"
+
+    def recorded(self) -> dict[int, dict[str, Any]]:
+        """What is known of the native episodes that are there, by number, in order; see `store.read_facts`.
+
+        Raises:
+            DataError: a file is broken, or holds another episode than its name says.
+        """
+        found = {}
+        for path in sorted((self.folder / EPISODES).glob("[0-9]*.npz")):
+            facts = read_facts(path)
+            if not path.stem.isdecimal() or facts["seed"] != self.info.first_seed + int(path.stem):
+                raise DataError(
+                    f"{path} holds the episode with the seed {facts['seed']}, which has another name; remove it"
+                )
+            found[int(path.stem)] = facts
+        return found
+
+    def write(self, episodes: Iterable[Episode]) -> None:
+        """Add episodes to those that are there. Holds a few at a time."""
+        write_episodes((self.path(episode.seed - self.info.first_seed), episode) for episode in episodes)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The episodes of the manifest, in order. Raises DataError where the dataset is not complete."""
+        if self.manifest is None:
+            raise DataError(
+                f"{self.folder} is not complete; start the `mikasa collect` that made it again, and it goes on"
+            )
+        return list(self.manifest["episodes"])
+
+    def numbers(self) -> list[int]:
+        """The numbers of the episodes of the manifest: seed - ``info.first_seed``."""
+        return [row["seed"] - self.info.first_seed for row in self.rows()]
+
+    def __len__(self) -> int:
+        """Number of episodes in the manifest."""
+        return len(self.rows())
+
+    def read(self, index: int) -> Episode:
+        """Episode ``index``.
+
+        Raises:
+            IndexError: there is no such episode; the message says which there are.
+            DataError: the dataset is not complete, or its native episodes were not kept.
+        """
+        rows = self.rows()
+        if not 0 <= index < len(rows):
+            raise IndexError(f"there is no episode {index}; {self.folder} has the episodes 0 to {len(rows) - 1}")
+        self.require_native()
+        return read_episode(self.folder / rows[index]["file"], index)
+
+    def require_native(self) -> None:
+        """Raises DataError where the native episodes were not kept."""
+        if self.manifest is not None and not self.manifest["native"]:
+            raise DataError(
+                f"{self.folder} has no native episodes (--no-keep-native); collect them anew, or use the formats that it has"
+            )
+
+    def episodes(self) -> Iterator[Episode]:
+        """All episodes, in order, one at a time."""
+        return (self.read(index) for index in range(len(self)))
+
+    # ------------------------------------------------------------------ completing
+    def select(self, episodes: int) -> tuple[list[int], list[int]]:
+        """The numbers of the episodes that count, and of those that were left out, once all are recorded."""
+        recorded = self.recorded()
+        if not self.info.only_success:
+            return list(recorded), []
+        successes = [number for number, facts in recorded.items() if facts["success"]][:episodes]
+        return successes, [number for number in recorded if number not in set(successes)]
+
+    def complete(
+        self, chosen: Sequence[int], left_out: Sequence[int], facts: Mapping[str, Any], native: bool
+    ) -> Dataset:
+        """Write the manifest over all files that are there.
+
+        Args:
+            chosen: numbers of the episodes of the dataset, in order.
+            left_out: numbers of the episodes that were played and are not part of it.
+            facts: what else the manifest is to hold, such as the command.
+            native: whether the native episodes stay. If not, they are removed once the manifest is written.
+        """
+        recorded = self.recorded()
+
+        def row(number: int) -> dict[str, Any]:
+            known = {name: value for name, value in recorded[number].items() if name != "instruction"}
+            return known | ({"file": f"{EPISODES}/{self.path(number).name}"} if native else {})
+
+        rows = [{"index": index, **row(number)} for index, number in enumerate(chosen)]
+        content = {
+            "format": FORMAT,
+            **facts,
+            "info": dataclasses.asdict(self.info),
+            "arguments": dict(self.arguments),
+            "native": native,
+            "summary": _summary(rows),
+            "episodes": rows,
+            "left_out": [row(number) for number in left_out],
+        }
+        self._write_manifest(content)
+        (self.folder / BEGUN).unlink(missing_ok=True)
+        complete = Dataset.open(self.folder)
+        complete.remove_dropped()
+        return complete
+
+    def remove_dropped(self) -> None:
+        """Remove the native episodes where the manifest says that they are not kept."""
+        if self.manifest is not None and not self.manifest["native"]:
+            shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
+
+    def refresh(self) -> Dataset:
+        """Write the manifest anew, after a format was added."""
+        assert self.manifest is not None
+        self._write_manifest(self.manifest)
+        return Dataset.open(self.folder)
+
+    def _write_manifest(self, content: Mapping[str, Any]) -> None:
+        skipped = () if content["native"] else (EPISODES,)
+        known: Mapping[str, Any] = content.get("files", {})
+        files = {}
+        for path in self.files(skipped):
+            name = path.relative_to(self.folder).as_posix()
+            files[name] = known.get(name) or {"bytes": path.stat().st_size, "sha256": checksum(path)}
+        formats = sorted({name.split("/")[0] for name in files if "/" in name} - {EPISODES})
+        write_json(self.folder / MANIFEST, {**content, "formats": formats, "files": files})
+
+    def files(self, skipped: Sequence[str] = ()) -> Iterator[Path]:
+        """The files of the dataset besides those that describe it, sorted: all that is in a folder of it.
+
+        Args:
+            skipped: names of folders to leave out.
+        """
+        for folder in sorted(self.folder.iterdir()):
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in skipped:
+                yield from sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {
+        "episodes": len(rows),
+        "successes": sum(row["success"] for row in rows),
+        "failures": sum(row["fail"] for row in rows),
+        "steps": sum(row["length"] for row in rows),
+    }
+
+
+def _read_info(values: Mapping[str, Any]) -> DatasetInfo:
+    lists = {
+        "cameras": tuple(values["cameras"]),
+        "names": {key: tuple(names) for key, names in values["names"].items()},
+    }
+    return DatasetInfo(**{**values, **lists})
+
+
+def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
+    """Write a dataset in another format, to a folder of its own that appears when it is complete.
+
+    Args:
+        dataset: with native episodes; the caller has it `locked`.
+        kind: the format.
+        numbers: of the episodes, in order.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: there is such a folder.
+        FormatError: a package is missing.
+        ValueError: the format cannot hold such data.
+    """
+    target = dataset.folder / kind.name
+    if os.path.lexists(target):
+        raise DataError(f"{target} exists already; move it away to write it anew")
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=dataset.folder) as place:
+        out = Path(place) / kind.name
+        writer = kind.writer()(out, dataset.info)
+        for index, number in enumerate(numbers):
+            writer.add(read_episode(dataset.path(number), index))
+        writer.finish()
+        os.rename(out, target)
+    return target

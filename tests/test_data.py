@@ -1,0 +1,500 @@
+"""``mikasa collect`` and ``mikasa data``: the native store, the manifest, seeds, resuming, checks, replay."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tool_helpers import OWN_ID, own_task, save_untrained
+
+from mikasa_robo.baselines.arguments import CommonArgs
+from mikasa_robo.data.checking import find_problems
+from mikasa_robo.data.dataset import MANIFEST, Dataset, export, locked
+from mikasa_robo.data.episode import DatasetInfo, Episode
+from mikasa_robo.data.formats import FORMATS, FormatError, find_format
+from mikasa_robo.data.recording import draw_noise
+from mikasa_robo.data.replaying import replay
+from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS, split_seeds
+from mikasa_robo.data.store import DataError, read_episode, write_episode
+from mikasa_robo.partial_files import PREFIX
+from mikasa_robo.tools import collect, data, evaluate, expert
+
+__all__ = ["own_task"]  # a fixture
+
+ENV_ID = "RememberColor3-v0"
+FIRST = SPLITS["train"]
+
+
+def collect_into(folder: Path, *more: str, episodes: int = 5, num_envs: int = 2) -> int:
+    argv = f"--env-id {ENV_ID} --out {folder} --episodes {episodes} --num-envs {num_envs}".split()
+    return collect.main([*argv, *more])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "episodes").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five episodes, two at a time, with a format of our own. Tests that change it take a copy."""
+    folder = tmp_path_factory.mktemp("data") / "made"
+    assert collect_into(folder, "--format", "data_helpers:Lines") == 0
+    return folder
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+# ---------------------------------------------------------------------- what is recorded
+def test_what_is_recorded(made: Path) -> None:
+    dataset = Dataset.open(made)
+    assert [row["seed"] for row in dataset.rows()] == [FIRST + k for k in range(5)]
+    assert [row["index"] for row in dataset.rows()] == list(range(5))
+    assert dataset.info.env_kwargs["obs_mode"] == dataset.info.obs_mode == "objects+joints"
+    assert dataset.info.instruction.startswith("Remember the colour")
+    assert len(dataset.info.names["joints"]) == 25
+    assert len(dataset.info.names["actions"]) == 8
+    lines = [json.loads(line) for line in (made / "Lines" / "episodes.jsonl").read_text().splitlines()]
+    for episode, row, line in zip(dataset.episodes(), dataset.rows(), lines, strict=True):
+        length = episode.length
+        assert line == {"index": episode.index, "seed": episode.seed, "actions": episode.actions.tolist()}
+        assert {name: array.shape for name, array in episode.observations.items()} == {
+            "objects": (length + 1, 51),
+            "joints": (length + 1, 25),
+        }
+        assert episode.actions.dtype == episode.rewards.dtype == np.float32
+        assert episode.columns["phase"].shape == (length + 1,)
+        assert episode.columns["phase"][0] == 0
+        assert episode.columns["oracle_info"].shape == (length + 1, 1)
+        assert episode.states["env_states/task/elapsed_steps"][:, 0].tolist() == list(range(length + 1))
+        # the expert reaches the cube: the last step and no other is the success
+        assert episode.success == episode.terminated == row["success"] is True
+        assert episode.step_columns["success"].tolist() == [False] * (length - 1) + [True]
+        assert not episode.truncated
+        std, noise = draw_noise(episode.seed, 0.1, dataset.info.max_episode_steps, 8)
+        assert episode.noise == std == row["noise"]
+        wanted = np.clip(episode.step_columns["expert_action"] + noise[:length], -1, 1)
+        assert np.array_equal(wanted, episode.actions)
+        assert not np.array_equal(episode.step_columns["expert_action"], episode.actions)
+
+
+def test_episodes_depend_on_their_seed_alone(made: Path, tmp_path: Path) -> None:
+    """Another batch size, another beginning, and a policy that guesses: the files are equal byte by byte."""
+    assert collect_into(tmp_path / "late", "--start", "2", episodes=3, num_envs=3) == 0
+    assert list(contents(tmp_path / "late").values()) == list(contents(made).values())[2:]
+    for num_envs in (1, 2):
+        folder = tmp_path / f"random{num_envs}"
+        assert collect_into(folder, "--policy", "random", "--no-states", episodes=2, num_envs=num_envs) == 0
+    assert contents(tmp_path / "random1") == contents(tmp_path / "random2")
+    random = Dataset.open(tmp_path / "random1")
+    assert not random.read(0).states
+    assert replay(random.info, random.read(1)) == []
+
+
+def test_noise_belongs_to_a_seed() -> None:
+    std, noise = draw_noise(7, 0.1, 500, 8)
+    again, longer = draw_noise(7, 0.1, 600, 8)
+    assert std == again
+    assert np.array_equal(noise, longer[:500])
+    assert noise.std() == pytest.approx(std, rel=0.1)
+    stds = [draw_noise(seed, 0.1, 1, 1)[0] for seed in range(300)]
+    assert 0.0 < min(stds) < 0.02 < 0.18 < max(stds) < 0.2
+    assert not draw_noise(7, 0.0, 5, 8)[1].any()
+
+
+def test_seeds_of_datasets_and_evaluations_share_none() -> None:
+    splits = [split_seeds(split) for split in SPLITS]
+    evaluations = [
+        range(first, first + 10_000_000)
+        for first in (CommonArgs.eval_seed, CommonArgs.final_eval_seed, evaluate.FIRST_SEED)
+    ]
+    # scripted policies are evaluated on the seed of a batch, counted from 0
+    evaluations.append(range(expert.Options.seed, 10_000_000))
+    for k, split in enumerate(splits):
+        assert len(split) == SPLIT_SIZE
+        for other in [*splits[k + 1 :], *evaluations]:
+            assert split.stop <= other.start or other.stop <= split.start
+    table = (Path(__file__).parent.parent / "docs" / "data.md").read_text()
+    for name, first in SPLITS.items():
+        assert f"| {name} | {first:,} + j |" in table
+
+
+# ---------------------------------------------------------------------- going on
+KILLED = """
+import os, signal, sys
+from mikasa_robo import partial_files
+from mikasa_robo.tools import collect
+replace, count = partial_files.PartialFile.replace, 0
+
+def killed(self, *more):
+    global count
+    count += 1
+    if count == 5:  # collect.json and three episodes are there
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(self, *more)
+
+partial_files.PartialFile.replace = killed
+collect.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_killed_and_started_again(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    argv = f"--env-id {ENV_ID} --out {folder} --episodes 5 --num-envs 2 --format data_helpers:Lines".split()
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *argv], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    partial = list((folder / "episodes").glob(f"{PREFIX}*"))
+    assert len(partial) == 1, "killed while it wrote the fourth episode"
+    assert len(list((folder / "episodes").glob("0*.npz"))) == 3
+    assert not (folder / MANIFEST).exists()
+    with pytest.raises(DataError, match="not complete"):
+        Dataset.open(folder).rows()
+    (folder / f"{PREFIX}export").mkdir()  # and as if it had been killed in an export before
+
+    times = {path.name: path.stat().st_mtime_ns for path in (folder / "episodes").glob("0*.npz")}
+    assert collect_into(folder, "--format", "data_helpers:Lines", num_envs=3) == 0
+    assert contents(folder) == contents(made)
+    assert {name: (folder / "episodes" / name).stat().st_mtime_ns for name in times} == times, "not recorded again"
+    assert (folder / "Lines" / "episodes.jsonl").read_bytes() == (made / "Lines" / "episodes.jsonl").read_bytes()
+    assert not list(folder.glob(f"{PREFIX}*"))
+    assert not (folder / "collect.json").exists()
+    assert Dataset.open(folder).rows() == Dataset.open(made).rows()
+    assert list(find_problems(Dataset.open(folder))) == []
+
+
+def test_a_complete_dataset_is_left_alone(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    assert collect_into(copy, num_envs=1) == 0
+    assert "is complete" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
+
+
+def test_two_processes_cannot_write_at_once(copy: Path) -> None:
+    with locked(copy), pytest.raises(DataError, match="another process is writing"), locked(copy):
+        pass
+
+
+def test_only_success(tmp_path: Path) -> None:
+    """Failures are kept in the native folder and left out of the dataset, whatever the batch."""
+    manifests = []
+    for num_envs in (3, 5):
+        folder = tmp_path / str(num_envs)
+        # without memory about every third colour is right
+        argv = ["--policy", "memoryless", "--only-success", "--format", "data_helpers:Lines"]
+        assert collect_into(folder, *argv, episodes=2, num_envs=num_envs) == 0
+        dataset = Dataset.open(folder)
+        manifests.append({**dataset.manifest, "command": ""} if dataset.manifest else {})
+        assert all(row["success"] for row in dataset.rows())
+        assert [episode.index for episode in dataset.episodes()] == [0, 1]
+        assert len((folder / "Lines" / "episodes.jsonl").read_text().splitlines()) == 2
+        left_out = manifests[-1]["left_out"]
+        assert left_out
+        assert not any(row["success"] for row in left_out)
+        seeds = sorted(row["seed"] for row in [*dataset.rows(), *left_out])
+        assert seeds == list(range(FIRST, dataset.rows()[-1]["seed"] + 1)), "every seed up to the last success"
+        assert list(find_problems(dataset)) == []
+    assert manifests[0] == manifests[1]
+    # a format that is added later holds the same episodes
+    before = (folder / "Lines" / "episodes.jsonl").read_bytes()
+    shutil.rmtree(folder / "Lines")
+    assert collect_into(folder, *argv, episodes=2) == 0
+    assert (folder / "Lines" / "episodes.jsonl").read_bytes() == before
+
+
+def test_only_success_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(collect, "MOST_TRIES", 2)
+    argv = ["--policy", "random", "--only-success"]
+    assert collect_into(tmp_path / "new", *argv, episodes=1) == 2
+    assert "0 of 2 episodes succeeded, and 1 successes are wanted" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- refused
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--episodes", "0"], "--episodes 0 must be from 1"),
+        (["--start", "99999999"], "a split has 100000000 seeds"),
+        (["--noise", "nan"], "--noise nan must be from 0 to 1"),
+        (["--policy", "nobody"], "--policy nobody is not a file"),
+        (["--format", "tapes"], "there is no format 'tapes'"),
+        (["--format", "nowhere:Writer"], "needs the module nowhere"),
+        (["--format", "data_helpers:Lines,data_helpers:Lines"], "names a format twice"),
+        (["--no-keep-native"], "would keep nothing"),
+        (["--obs", "pointcloud"], "is a mode of ManiSkill's"),
+        (["--obs", "smell+joints"], "'smell' is not known"),
+        (["--env-kwargs", "obs_mode=state"], "--env-kwargs obs_mode=state"),
+        (["--env-id", "PickCube-v1"], "has no expert"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(
+    tmp_path: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert collect_into(tmp_path / "new", *argv) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_folder_is_refused(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, message in (
+        (["--noise", "0.2"], "begun with --noise 0.1, not 0.2"),
+        (["--env-kwargs", "on_mistake=ignore"], "begun with --env-kwargs nothing, not on_mistake=ignore"),
+        (["--only-success"], "begun with --only-success False, not True"),
+    ):
+        assert collect_into(copy, *argv) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    assert collect_into(tmp_path / "photos") == 2
+    assert "has files that are no dataset" in capsys.readouterr().err
+
+
+def test_other_versions_are_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = Dataset.open(made)
+    versions = {**dataset.info.versions, "torch": "1.0"}
+    folder = tmp_path / "old"
+    folder.mkdir()
+    Dataset.begin(folder, dataclasses.replace(dataset.info, versions=versions), dataset.arguments)
+    assert collect_into(folder) == 2
+    assert "was begun with torch 1.0, and now it is" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- mikasa data
+def test_check_finds_what_changed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["check", str(copy)]) == 0
+    assert "5 episodes, 6 files: as its manifest says" in capsys.readouterr().out
+
+    flipped = copy / "episodes" / "00000002.npz"
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    (copy / "episodes" / "00000003.npz").unlink()
+    (copy / "episodes" / "notes.txt").touch()
+    with open(copy / "Lines" / "episodes.jsonl", "a") as file:
+        file.write("{}\n")
+    assert data.main(["check", str(copy)]) == 1
+    told = capsys.readouterr().out
+    assert "episodes/00000002.npz has changed: its SHA-256" in told
+    assert "episodes/00000003.npz is missing" in told
+    assert "Lines/episodes.jsonl has " in told
+    assert "not in the manifest: episodes/notes.txt" in told
+
+
+def test_check_finds_bad_numbers(copy: Path) -> None:
+    """What a manifest that fits its files cannot show."""
+    dataset = Dataset.open(copy)
+    episode = dataset.read(1)
+    rewards = episode.rewards.copy()
+    rewards[3] = np.nan
+    joints = episode.observations["joints"][:-1]
+    bad = dataclasses.replace(episode, rewards=rewards, observations={"joints": joints}, success=False)
+    write_episode(dataset.path(1), bad)
+    (copy / MANIFEST).write_text(json.dumps({**json.loads((copy / MANIFEST).read_text()), "files": {}}))
+    manifest = Dataset.open(copy).refresh()
+    problems = list(find_problems(manifest))
+    for part in (
+        "has the success False, and the manifest says True",
+        "rewards has values that are not finite",
+        f"observations/joints has {episode.length} rows, not {episode.length + 1}",
+        "lacks observations/objects",
+    ):
+        assert any(part in problem for problem in problems), part
+    assert all("00000001" in problem for problem in problems)
+
+
+def test_replay(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["replay", str(copy), "--episode", "3"]) == 0
+    assert "states, observations and rewards agree to the bit" in capsys.readouterr().out
+    dataset = Dataset.open(copy)
+    episode = dataset.read(3)
+    actions = episode.actions.copy()
+    actions[10, 0] = -actions[10, 0]
+    write_episode(dataset.path(3), dataclasses.replace(episode, actions=actions))
+    assert data.main(["replay", str(copy), "--episode", "3"]) == 1
+    told = capsys.readouterr().out
+    assert "do not all agree" in told
+    assert "env_states/articulations/panda_wristcam: from step 11 on" in told
+    assert data.main(["replay", str(copy), "--episode", "5"]) == 2
+    assert "there is no episode 5; " in capsys.readouterr().err
+
+
+def test_show(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["show", str(copy)]) == 0
+    told = capsys.readouterr().out
+    assert "success       100.0%" in told
+    assert "step_columns/expert_action" in told
+    assert (copy / "show.png").read_bytes().startswith(b"\x89PNG")
+    assert data.main(["show", str(copy), "--out", str(copy / "show.png")]) == 2
+    assert "show.png exists" in capsys.readouterr().err
+
+
+def test_export(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 2
+    assert "Lines exists already" in capsys.readouterr().err
+    shutil.rmtree(copy / "Lines")
+    assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 0
+    assert "5 episodes" in capsys.readouterr().out
+    assert list(find_problems(Dataset.open(copy))) == []
+    shutil.rmtree(copy / "Lines")
+    assert collect_into(copy, "--format", "data_helpers:Refuses,data_helpers:Lines") == 2
+    assert "--format data_helpers:Refuses: it cannot hold images" in capsys.readouterr().err
+    assert (copy / "Lines").is_dir(), "a format that refuses does not cost the others"
+    assert not (copy / "Refuses").exists()
+
+
+def test_native_episodes_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    argv = ["--format", "data_helpers:Lines", "--no-keep-native", "--no-states"]
+    assert collect_into(folder, *argv, episodes=1) == 0
+    assert not (folder / "episodes").exists()
+    (folder / "episodes").mkdir()  # as if it had been killed before it could remove them
+    assert collect_into(folder, *argv, episodes=1) == 0
+    assert not (folder / "episodes").exists()
+    assert data.main(["check", str(folder)]) == 0
+    assert data.main(["replay", str(folder)]) == 2
+    assert "has no native episodes" in capsys.readouterr().err
+    assert data.main(["show", str(folder), "--no-figure"]) == 0
+
+
+def test_a_folder_that_is_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["check", str(tmp_path)]) == 2
+    assert "holds no dataset" in capsys.readouterr().err
+    for text in ("[]", '{"format": "mikasa/data/9"}', '{"format": "mikasa/data/1"}', "{"):
+        (tmp_path / MANIFEST).write_text(text)
+        assert data.main(["check", str(tmp_path)]) == 2
+        assert MANIFEST in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- the file
+def example(**changes: Any) -> Episode:
+    ramp = np.arange(12, dtype=np.float32).reshape(3, 4)
+    parts: Mapping[str, Any] = {
+        "observations": {"rgb": np.arange(3 * 2 * 2 * 6, dtype=np.uint8).reshape(3, 2, 2, 6), "joints": ramp},
+        "columns": {"phase": np.arange(3)},
+        "step_columns": {"success": np.array([False, True])},
+        "states": {"env_states/actors/cube": ramp},
+    }
+    facts = {"index": 4, "seed": 9, "success": True, "fail": False, "terminated": True, "truncated": False}
+    words = {"policy": "expert", "noise": 0.25, "instruction": "Touch the réd cube."}
+    return Episode(**{**facts, **words, "actions": ramp[:2] / 12, "rewards": ramp[:2, 0], **parts, **changes})
+
+
+def test_an_episode_is_read_as_it_was_written(tmp_path: Path) -> None:
+    episode = example()
+    write_episode(tmp_path / "one.npz", episode)
+    write_episode(tmp_path / "two.npz", episode)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    again = read_episode(tmp_path / "one.npz", 4)
+    for field in dataclasses.fields(Episode):
+        before, after = getattr(episode, field.name), getattr(again, field.name)
+        if isinstance(before, dict):
+            assert before.keys() == after.keys()
+            assert all(np.array_equal(before[k], after[k]) and before[k].dtype == after[k].dtype for k in before)
+        else:
+            assert np.array_equal(before, after), field.name
+
+
+def test_objects_are_neither_written_nor_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_episode(tmp_path / "one.npz", example(rewards=np.array([{}, {}], dtype=object)))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"bad\.npz cannot be read as an episode"):
+        read_episode(tmp_path / "bad.npz", 0)
+
+
+def test_cameras_share_an_image() -> None:
+    info: Any = DatasetInfo.split_cameras
+    cameras = info(dataclasses.replace(_info(), cameras=("base", "hand")), example().observations["rgb"])
+    assert {name: image.shape for name, image in cameras.items()} == {"base": (3, 2, 2, 3), "hand": (3, 2, 2, 3)}
+    assert _info().image_parts == ("rgb",)
+
+
+def _info() -> DatasetInfo:
+    values: dict[str, Any] = dict.fromkeys(("env_id", "control_mode", "robot", "instruction", "policy", "split"), "x")
+    values |= dict.fromkeys(("control_freq", "max_episode_steps", "noise", "first_seed"), 1)
+    values |= {"env_kwargs": {}, "cameras": (), "only_success": False, "versions": {}, "revision": None}
+    return DatasetInfo(**values, obs_mode="rgb+joints")
+
+
+def test_formats_name_writers() -> None:
+    for name in FORMATS:
+        assert find_format(name).name == name
+        assert ":" not in name
+    with pytest.raises(FormatError, match="has no Nothing"):
+        find_format("data_helpers:Nothing").writer()
+
+
+# ---------------------------------------------------------------------- other policies and tasks
+def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state")
+    argv = ["--policy", str(policy), "--obs", "joints+time", "--no-states"]
+    assert collect_into(tmp_path / "trained", *argv, episodes=2) == 0
+    dataset = Dataset.open(tmp_path / "trained")
+    episode = dataset.read(0)
+    assert set(episode.observations) == {"joints", "time"}
+    assert "expert_action" not in episode.step_columns
+    assert episode.success != episode.fail or episode.truncated
+    assert len({row["policy"] for row in dataset.rows()}) == 1
+    save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state", seed=5)  # another checkpoint of the same name
+    assert collect_into(tmp_path / "trained", *argv, episodes=2) == 2
+    assert "was begun with --policy-sha256" in capsys.readouterr().err
+
+    argv = f"--env-id {own_task} --out {tmp_path / 'own'} --episodes 1 --obs state".split()
+    assert collect.main(argv) == 0
+    dataset = Dataset.open(tmp_path / "own")
+    assert dataset.info.env_id == OWN_ID
+    assert set(dataset.read(0).observations) == {"state"}
+    assert data.main(["replay", str(tmp_path / "own")]) == 0
+    assert "agree to the bit" in capsys.readouterr().out
+
+
+@pytest.mark.render
+@pytest.mark.slow
+def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Recorded two at a time, played again alone."""
+    assert collect_into(tmp_path / "new", "--obs", "rgb+depth+joints", "--env-kwargs", "cue_steps=1", episodes=2) == 0
+    dataset = Dataset.open(tmp_path / "new")
+    assert dataset.info.cameras == ("base_camera", "hand_camera")
+    episode = dataset.read(1)
+    assert episode.observations["rgb"].shape == (episode.length + 1, 128, 128, 6)
+    assert episode.observations["rgb"].dtype == np.uint8
+    assert dataset.info.split_cameras(episode.observations["depth"])["hand_camera"].shape[-1] == 1
+    assert data.main(["replay", str(tmp_path / "new"), "--episode", "1"]) == 0
+    assert "agree to the bit" in capsys.readouterr().out
+    assert data.main(["show", str(tmp_path / "new")]) == 0
+
+
+def test_too_large_a_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from mikasa_robo.tools import collecting
+
+    monkeypatch.setattr(collecting, "MOST_BYTES", 100_000)
+    assert collect_into(tmp_path / "new", num_envs=4) == 2
+    assert "in memory; use --num-envs 2" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_format_is_written_through_a_folder_of_its_own(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of an export that fails in the middle."""
+    import data_helpers
+
+    shutil.rmtree(copy / "Lines")
+    monkeypatch.setattr(data_helpers.Lines, "finish", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError), locked(copy):
+        export(Dataset.open(copy), find_format("data_helpers:Lines"), [0, 1])
+    assert sorted(path.name for path in copy.iterdir()) == ["episodes", MANIFEST]

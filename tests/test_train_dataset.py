@@ -1,0 +1,112 @@
+"""``mikasa train bc --dataset``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mikasa_robo.baselines.arguments import ArgumentError
+from mikasa_robo.baselines.command import main
+from mikasa_robo.baselines.dagger_arguments import BCArgs
+from mikasa_robo.baselines.dataset import read_dataset, to_training_episode
+from mikasa_robo.core.phases import CUE, RESPONSE
+from mikasa_robo.data.dataset import Dataset
+from mikasa_robo.tools import collect
+
+ENV_ID = "RememberColor3-v0"
+PARTS = ("objects", "joints")
+SMALL = [
+    "--memory-size",
+    "16",
+    "--token-size",
+    "16",
+    "--head-sizes",
+    "16",
+    "--num-envs",
+    "4",
+    "--num-steps",
+    "20",
+    "--batch-episodes",
+    "4",
+]
+SHORT = [
+    "--updates-per-rollout",
+    "20",
+    "--eval-episodes",
+    "2",
+    "--eval-every",
+    "0",
+    "--no-video",
+    "--checkpoint-every",
+    "80",
+]
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "colors"
+    assert collect.main(f"--env-id {ENV_ID} --out {path} --episodes 4 --no-states".split()) == 0
+    return path
+
+
+def test_episodes_are_those_of_the_dataset(folder: Path) -> None:
+    dataset = Dataset.open(folder)
+    found = read_dataset(folder, BCArgs(env_id=ENV_ID), "free", PARTS)
+    assert len(found) == 4
+    for episode, recorded in zip(found, dataset.episodes(), strict=True):
+        length = recorded.length
+        assert {len(value) for value in episode.values()} == {length}
+        # not the actions that were carried out: those have noise
+        assert torch.equal(episode["labels"], torch.from_numpy(recorded.step_columns["expert_action"]))
+        assert torch.equal(episode["obs/joints"], torch.from_numpy(recorded.observations["joints"][:length]))
+        assert episode["carried"].all()
+        phase = torch.from_numpy(recorded.columns["phase"][:length])
+        assert torch.equal(episode["known"], phase != CUE)
+        held = to_training_episode(recorded, "held", ())
+        assert torch.equal(held["carried"], phase == RESPONSE)
+        without = dataclasses.replace(recorded, step_columns={})
+        assert torch.equal(to_training_episode(without, "free", ())["labels"], torch.from_numpy(recorded.actions))
+
+
+def test_a_dataset_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
+    args = BCArgs(env_id=ENV_ID)
+    for changed, arm, parts, message in (
+        (dataclasses.replace(args, env_id="RememberColor5-v0"), "free", PARTS, "is of RememberColor3-v0; train on it"),
+        (args, "held", PARTS, "recorded with arm=free, not held; use --env-kwargs arm=free"),
+        (args, "free", ("rgb",), "has no rgb in its observations"),
+        (dataclasses.replace(args, buffer_episodes=3), "free", PARTS, "has 4 episodes; use --buffer-episodes 4"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            read_dataset(folder, changed, arm, parts)
+    with pytest.raises(ArgumentError, match="holds no dataset"):
+        read_dataset(tmp_path, args, "free", PARTS)
+    with pytest.raises(ArgumentError, match="is no folder"):
+        BCArgs(env_id=ENV_ID, dataset=str(tmp_path / "none")).check()
+
+
+@pytest.mark.slow
+def test_training_learns_and_goes_on(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    argv = f"--env-id {ENV_ID} --dataset {folder} --total-timesteps 240 --run-dir {run}".split()
+    assert main("bc", [*argv, *SMALL, *SHORT]) == 0
+    rows = (run / "progress.csv").read_text().splitlines()
+    names = rows[0].split(",")
+    losses = [float(row.split(",")[names.index("loss/action")]) for row in rows[1:]]
+    assert len(losses) == 3
+    assert losses[2] < 0.7 * losses[0]
+    result = json.loads((run / "final_eval.json").read_text())
+    assert result["args"]["dataset"] == str(folder)
+    assert result["final"]["episodes"] == 2
+
+    # as if it had been killed after the second rollout
+    (run / "final_eval.json").unlink()
+    newest = max(run.glob("resume-*.pt"), key=lambda path: path.name)
+    newest.unlink()
+    assert main("bc", ["--resume", str(run), "--env-id", ENV_ID]) == 0
+    assert json.loads((run / "final_eval.json").read_text())["final"] == result["final"]

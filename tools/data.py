@@ -1,0 +1,209 @@
+"""``mikasa data``: check, show, replay or export a dataset that `mikasa collect` made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+import mikasa_suite
+from mikasa_robo.data.checking import find_problems, unlisted_files
+from mikasa_robo.data.dataset import Dataset, export, locked
+from mikasa_robo.data.formats import FORMATS, FormatError, find_format
+from mikasa_robo.data.store import DataError
+
+from .env_ids import OptionError, resolve_env_id
+from .output import require_new_file
+from .progress import say
+
+__all__ = ["main"]
+
+MOST_LINES = 20
+"""Lines of a list that are printed."""
+
+
+@dataclass
+class Check:
+    """Compare a dataset with its manifest: checksums, counts, shapes, finite numbers. Exit code 1 if anything is wrong."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the dataset."""
+
+
+@dataclass
+class Show:
+    """Print what is in a dataset, and draw it: lengths, success, actions, and images where there are any."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the dataset."""
+    out: Path | None = None
+    """The figure, a new PNG file; by default show.png in the folder, which is replaced."""
+    figure: bool = True
+    """Draw the figure."""
+
+
+@dataclass
+class Replay:
+    """Play the actions of an episode again and say whether all is the same to the bit. Exit code 1 if it is not."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the dataset."""
+    episode: int = 0
+    """Which episode."""
+
+
+@dataclass
+class Export:
+    """Write a dataset in another format, to a folder in its own."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the dataset."""
+    format: str
+    """One of `mikasa data formats`, or module:Class for a writer of your own."""
+
+
+@dataclass
+class Formats:
+    """List the formats, and what has to be installed for each."""
+
+
+_Command = (
+    Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Replay, tyro.conf.subcommand("replay")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Formats, tyro.conf.subcommand("formats")]
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with ``argv`` and return its exit code."""
+    # Any: tyro takes a union of commands, for which typing has no name.
+    command_type: Any = _Command
+    command = tyro.cli(command_type, args=argv, prog="mikasa data", description="Datasets of `mikasa collect`.")
+    try:
+        if isinstance(command, Formats):
+            return _formats()
+        dataset = Dataset.open(command.folder)
+        if isinstance(command, Check):
+            return _check(dataset)
+        if isinstance(command, Show):
+            return _show(dataset, command)
+        if isinstance(command, Replay):
+            return _replay(dataset, command.episode)
+        return _export(dataset, command.format)
+    except (DataError, FormatError, IndexError, OptionError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _formats() -> int:
+    for name, kind in FORMATS.items():
+        try:
+            kind.writer()
+            needs = ""
+        except FormatError as error:
+            needs = f" ({error})"
+        print(f"{name}: {kind.description}{needs}")
+    print("module:Class: a writer of your own, see mikasa_robo.data.episode.EpisodeWriter")
+    return 0
+
+
+def _check(dataset: Dataset) -> int:
+    count = 0
+    for problem in find_problems(dataset):
+        count += 1
+        if count <= MOST_LINES:
+            print(problem)
+    if count > MOST_LINES:
+        print(f"and {count - MOST_LINES} more")
+    if unlisted := unlisted_files(dataset):
+        more = f" and {len(unlisted) - 3} more" if len(unlisted) > 3 else ""
+        print(f"not in the manifest: {', '.join(unlisted[:3])}{more}")
+    files = (dataset.manifest or {})["files"]
+    verdict = f"{count} problems" if count else "as its manifest says"
+    print(f"{dataset.folder}: {len(dataset)} episodes, {len(files)} files: {verdict}")
+    return 1 if count else 0
+
+
+def _show(dataset: Dataset, options: Show) -> int:
+    from . import data_figure
+    from .data_table import describe
+
+    out = dataset.folder / "show.png" if options.out is None else options.out
+    if options.out is not None:
+        require_new_file(options.out)
+    for line in describe(dataset):
+        print(line)
+    if options.figure:
+        dataset.require_native()
+        from mikasa_robo.baselines.files import write_atomically
+
+        try:
+            write_atomically(out, data_figure.draw(dataset))
+        except ModuleNotFoundError as error:
+            from .extras import missing_module_message
+
+            print(missing_module_message("the figure", str(error.name), "report"), file=sys.stderr)
+            return 2
+        print(f"figure: {out}")
+    return 0
+
+
+def _replay(dataset: Dataset, index: int) -> int:
+    episode = dataset.read(index)
+    resolve_env_id(str(dataset.arguments["env_id"]))  # imports the module of a task of the user's own
+    say("loading the simulator")
+    from mikasa_robo.data.replaying import replay
+    from mikasa_robo.sim.render import RenderingUnavailableError
+
+    try:
+        differences = replay(dataset.info, episode)
+    except (RenderingUnavailableError, RuntimeError, ValueError) as error:
+        print(f"{dataset.folder} cannot be replayed here: {error}", file=sys.stderr)
+        return 2
+    compared = "states, observations and rewards" if episode.states else "observations and rewards (it has no states)"
+    where = f"episode {index} (seed {episode.seed}, {episode.length} steps)"
+    if not differences:
+        print(f"{where}: {compared} agree to the bit")
+        return 0
+    print(f"{where}: {compared} do not all agree")
+    for difference in differences[:MOST_LINES]:
+        print(f"  {difference.name}: from step {difference.first_row} on, by at most {difference.largest:.3g}")
+    found, now = dataset.info.versions, _versions()
+    for name in found:
+        if name in now and now[name] != found[name]:
+            print(f"  recorded with {name} {found[name]}, replayed with {now[name]}")
+    return 1
+
+
+def _versions() -> dict[str, str]:
+    from mikasa_robo.baselines.loggers import provenance
+
+    versions: dict[str, str] = provenance(())["versions"]
+    return versions
+
+
+def _export(dataset: Dataset, name: str) -> int:
+    from .collect import folder_sizes
+
+    kind = find_format(name)
+    kind.writer()
+    dataset.require_native()
+    with locked(dataset.folder):
+        try:
+            target = export(dataset, kind, dataset.numbers())
+        except ValueError as error:
+            raise OptionError(f"--format {name}: {error}") from error
+        manifest = dataset.refresh().manifest or {}
+    size = dict(folder_sizes(manifest["files"]))[kind.name]
+    print(f"{target}: {len(dataset)} episodes, {size / 1e6:.1f} MB, {size / len(dataset) / 1e3:.0f} kB an episode")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(mikasa_suite.run(main))
