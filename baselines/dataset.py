@@ -8,6 +8,7 @@ The loss, the network and the updates are those of `dagger`; only the episodes c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 from mikasa_robo.data.store import DataError
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, read_env_kwargs
 from .dagger import BC, OBS, Rollout
 from .dagger_arguments import BCArgs
 from .episodes import Episode, EpisodeCutter
@@ -29,6 +30,9 @@ from .protocol import Setup
 from .spaces import Obs, ObservationLayout
 
 __all__ = ["DatasetBC", "read_dataset", "to_training_episode"]
+
+GENERAL = ("obs_mode", "control_mode", "reward_mode", "sim_backend")
+"""Arguments of an environment that are not the task's own."""
 
 
 class _NothingPlayed(EpisodeCutter):
@@ -51,7 +55,7 @@ class DatasetBC(BC):
         if args.dataset is not None:
             layout = ObservationLayout.of(setup.observation_space)
             parts = [part.name for part in layout.parts]
-            episodes = read_dataset(Path(args.dataset), args, self.task.arm, parts)
+            episodes = read_dataset(Path(args.dataset), args, parts)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
 
@@ -79,13 +83,12 @@ class DatasetBC(BC):
         return super().state_dict() | ({"buffer": None} if self.recorded else {})
 
 
-def read_dataset(folder: Path, args: BCArgs, arm: str, parts: Sequence[str]) -> list[Episode]:
+def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episode]:
     """All episodes of a dataset, as `dagger.imitation_loss` takes them.
 
     Args:
         folder: of the dataset.
         args: of the run; the task and the way to act must be those of the dataset.
-        arm: "free" or "held", of the environments.
         parts: of the observations; "" stands for the mode "state".
 
     Raises:
@@ -100,11 +103,16 @@ def read_dataset(folder: Path, args: BCArgs, arm: str, parts: Sequence[str]) -> 
     info = dataset.info
     if info.env_id != args.env_id:
         raise ArgumentError(f"--dataset {folder} is of {info.env_id}; train on it with --env-id {info.env_id}")
-    found = {"arm": info.env_kwargs.get("arm", "free"), "control_mode": info.control_mode}
-    for name, value in {"arm": arm, "control_mode": args.control_mode}.items():
-        if found[name] != value:
-            fix = f"--env-kwargs arm={found[name]}" if name == "arm" else f"--control-mode {found[name]}"
-            raise ArgumentError(f"--dataset {folder} was recorded with {name}={found[name]}, not {value}; use {fix}")
+    if info.control_mode != args.control_mode:
+        raise ArgumentError(
+            f"--dataset {folder} was recorded with --control-mode {info.control_mode}, not {args.control_mode}; use that"
+        )
+    own = {name: value for name, value in info.env_kwargs.items() if name not in GENERAL}
+    asked = json.loads(json.dumps(read_env_kwargs(args.env_kwargs)))
+    if {"arm": "free", **own} != {"arm": "free", **asked}:
+        words = " ".join(f"{name}={value}" for name, value in own.items())
+        fix = f"use --env-kwargs {words}" if own else "leave --env-kwargs out"
+        raise ArgumentError(f"--dataset {folder} was recorded with {words or 'no arguments of the task'}; {fix}")
     if count > args.buffer_episodes:
         raise ArgumentError(f"--dataset {folder} has {count} episodes; use --buffer-episodes {count}")
     lacking = [part for part in parts if (part or "state") not in dataset.read(0).observations]
@@ -113,6 +121,7 @@ def read_dataset(folder: Path, args: BCArgs, arm: str, parts: Sequence[str]) -> 
             f"--dataset {folder} has no {', '.join(lacking)} in its observations ({info.obs_mode}); use an --obs of these"
         )
     try:
+        arm = asked.get("arm", "free")
         return [to_training_episode(episode, arm, parts) for episode in dataset.episodes()]
     except DataError as error:
         raise ArgumentError(f"--dataset {folder}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_episodes_are_those_of_the_dataset(folder: Path) -> None:
     dataset = Dataset.open(folder)
-    found = read_dataset(folder, BCArgs(env_id=ENV_ID), "free", PARTS)
+    found = read_dataset(folder, BCArgs(env_id=ENV_ID), PARTS)
     assert len(found) == 4
     for episode, recorded in zip(found, dataset.episodes(), strict=True):
         length = recorded.length
@@ -76,16 +77,19 @@ def test_episodes_are_those_of_the_dataset(folder: Path) -> None:
 
 def test_a_dataset_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
     args = BCArgs(env_id=ENV_ID)
-    for changed, arm, parts, message in (
-        (dataclasses.replace(args, env_id="RememberColor5-v0"), "free", PARTS, "is of RememberColor3-v0; train on it"),
-        (args, "held", PARTS, "recorded with arm=free, not held; use --env-kwargs arm=free"),
-        (args, "free", ("rgb",), "has no rgb in its observations"),
-        (dataclasses.replace(args, buffer_episodes=3), "free", PARTS, "has 4 episodes; use --buffer-episodes 4"),
-    ):
+    held, later = ({"env_kwargs": (word,)} for word in ("arm=held", "delay_steps=9"))
+    refused: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
+        ({"env_id": "RememberColor5-v0"}, PARTS, "is of RememberColor3-v0; train on it"),
+        (held, PARTS, "recorded with no arguments of the task; leave --env-kwargs out"),
+        (later, PARTS, "recorded with no arguments of the task; leave --env-kwargs out"),
+        ({}, ("rgb",), "has no rgb in its observations"),
+        ({"buffer_episodes": 3}, PARTS, "has 4 episodes; use --buffer-episodes 4"),
+    )
+    for changes, parts, message in refused:
         with pytest.raises(ArgumentError, match=message):
-            read_dataset(folder, changed, arm, parts)
+            read_dataset(folder, dataclasses.replace(args, **changes), parts)
     with pytest.raises(ArgumentError, match="holds no dataset"):
-        read_dataset(tmp_path, args, "free", PARTS)
+        read_dataset(tmp_path, args, PARTS)
     with pytest.raises(ArgumentError, match="is no folder"):
         BCArgs(env_id=ENV_ID, dataset=str(tmp_path / "none")).check()
 

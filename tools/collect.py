@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,9 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     try:
-        return collect(
-            options, lambda num_envs: Collector(options, env_id, num_envs), sys.argv if argv is None else argv
-        )
+        command = sys.argv[1:] if argv is None else argv
+        return collect(options, lambda num_envs: Collector(options, env_id, num_envs), command)
     except (
         ArgumentError,
         CheckpointError,
@@ -141,6 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         UnsuitablePolicyError,
     ) as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        print(f"{error}; make room, then start the same command again", file=sys.stderr)
         return 2
 
 
@@ -169,6 +174,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
     with contextlib.closing(make_collector(min(wanted, options.episodes))) as collector:
         options.out.mkdir(parents=True, exist_ok=True)
         with locked(options.out):
+            begun = _find_begun(options)  # again: another process may have begun it
             dataset = Dataset.begin(options.out, collector.info, options.arguments()) if begun is None else begun
             _require_same_versions(dataset, collector.info.versions, collector.info.revision)
             _record(dataset, collector, options)

@@ -88,7 +88,6 @@ class Dataset:
     @classmethod
     def begin(cls, folder: Path, info: DatasetInfo, arguments: Mapping[str, Any]) -> Dataset:
         """Begin a dataset in a folder that exists and is empty."""
-        (folder / EPISODES).mkdir()
         write_json(folder / BEGUN, {"format": FORMAT, "info": dataclasses.asdict(info), "arguments": dict(arguments)})
         return cls.open(folder)
 
@@ -136,6 +135,7 @@ class Dataset:
 
     def write(self, episodes: Iterable[Episode]) -> None:
         """Add episodes to those that are there. Holds a few at a time."""
+        (self.folder / EPISODES).mkdir(exist_ok=True)
         write_episodes((self.path(episode.seed - self.info.first_seed), episode) for episode in episodes)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -131,7 +131,8 @@ def record_episodes(
 
     def carry_out(obs: Any, step_info: Mapping[str, Any]) -> Tensor:
         label = act[0](obs, step_info).clamp(-1.0, 1.0).to(torch.float32)
-        action = (label + noise[t]).clamp(-1.0, 1.0)
+        # without noise nothing is added: -0.0 + 0.0 would not be the same to the bit
+        action = (label + noise[t]).clamp(-1.0, 1.0) if info.noise else label
         done["actions"].put(t, {"actions": action})
         if labels:
             done["columns"].put(t, {"expert_action": label})
