@@ -56,7 +56,7 @@ class RunArgs:
     select: Literal["last", "best"] = "last"
     """Which checkpoint of a stage is consolidated and kept."""
     checkpoint_every: int = 200
-    """Write a file to resume from after so many gradient steps or pieces of a consolidation, and after each phase."""
+    """Write a file to resume from after so many gradient steps or pieces of a consolidation, and after each stage."""
     torch_threads: int = 1
     """Threads of torch."""
     timed_forwards: int = 1000
@@ -133,14 +133,18 @@ class RunArgs:
         if self.protocol == "cpu":
             return stream.steps
         if stream.paper_steps is None:
-            raise LifelongError(f"--protocol paper: {stream.name} is in no paper with this network; use cpu, or --steps")
+            raise LifelongError(
+                f"--protocol paper: {stream.name} is in no paper with this network; use cpu, or --steps"
+            )
         return stream.paper_steps
 
     def _check(self) -> None:
         network = find("network", str(self.network), NETWORKS, "--network")
         if self.learner_row.columns and not network.columns:
             able = ", ".join(row.name for row in NETWORKS.values() if row.columns)
-            raise LifelongError(f"{self.learner} needs a network with columns ({able}); {self.stream} uses {network.name}")
+            raise LifelongError(
+                f"{self.learner} needs a network with columns ({able}); {self.stream} uses {network.name}"
+            )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):

@@ -172,7 +172,6 @@ class Loop:
             self.learner.load(self.best["state"])
             self.best = None
         self.phase = "end"
-        self.save()
 
     def _checkpoint(self, e: int) -> None:
         """Measure the tasks that are learnt."""
@@ -194,13 +193,9 @@ class Loop:
             if not done:
                 self._count()
         self.phase = "measure"
-        self.save()
 
     def _measure(self) -> None:
-        values = []
-        for k in range(len(self.stream)):
-            values.append(self._evaluate(AFTER, k))
-            self.record.save(self.run_dir)
+        values = [self._evaluate(AFTER, k) for k in range(len(self.stream))]
         sizes = self.learner.sizes()
         self.record.inference_numbers, self.record.training_numbers = sizes.inference, sizes.training
         log.info(
@@ -209,6 +204,7 @@ class Loop:
             len(self.stream),
             ", ".join(f"{name} {value:.1%}" for name, value in zip(self.stream.row.tasks, values, strict=True)),
         )
+        self.record.save(self.run_dir)
         self.index, self.phase, self.t = self.index + 1, "train", 0
         self.save()
 

@@ -97,8 +97,8 @@ class Record:
         """
         if content.get("format") != FORMAT:
             raise LifelongError(
-                f"{source} has the format {content.get('format')!r}, expected {FORMAT!r}; read it with the version of mikasa "
-                "that wrote it"
+                f"{source} has the format {content.get('format')!r}, expected {FORMAT!r}; read it with the "
+                "version of mikasa that wrote it"
             )
         try:
             values = {f.name: content[f.name] for f in fields(cls)}

@@ -30,7 +30,10 @@ def run_table(run_dir: Path) -> str:
             rows.append([name, *map(_percent, row), _percent(float(row.mean()))])
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
     for line in [header, *rows]:
-        first, *rest = (cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        first, *rest = (
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
         lines.append("  ".join([first, *rest]))
     lines += [
         "",

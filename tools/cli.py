@@ -236,7 +236,9 @@ def _list_base(options: ListTasks) -> int:
 
 def _list_lifelong(options: ListTasks) -> int:
     if options.family or options.memory or options.tier or options.existing:
-        print("--suite lifelong takes no other option; `mikasa lifelong list` shows tasks and learners", file=sys.stderr)
+        print(
+            "--suite lifelong takes no other option; `mikasa lifelong list` shows tasks and learners", file=sys.stderr
+        )
         return 2
     print(importlib.import_module("mikasa_lifelong.command").list_streams())
     return 0

@@ -90,7 +90,7 @@ class Sequential:
         batch = self.draw()
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch, self.setup.chance.torch("dropout", self.k, self.t))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.add_penalty()
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         nn.utils.clip_grad_norm_(parameters, self.setup.max_grad_norm)
@@ -99,7 +99,7 @@ class Sequential:
         value = loss.item()
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"the loss of step {self.t} of task {self.k + 1} is {value}; lower --learning-rate, or --strength if it is used"
+                f"the loss of step {self.t} of task {self.k + 1} is {value}; lower --learning-rate or --strength"
             )
         return {"loss": value}
 

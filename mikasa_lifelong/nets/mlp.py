@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,17 +15,19 @@ from mikasa_lifelong.stream import Signature
 from .heads import Head, make_head
 from .model import Model, TensorBatch
 
-__all__ = ["ResidualMLP", "VectorModel", "build", "flatten"]
+__all__ = ["ResidualMLP", "VectorModel", "build", "flatten", "linear"]
 
 INIT_SCALE = 0.1
 """Weights start with the variance ``INIT_SCALE / inputs``, biases at 0."""
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
+def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """A linear layer with the initial weights that `INIT_SCALE` tells."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
     bound = math.sqrt(3 * INIT_SCALE / inputs)
     nn.init.uniform_(layer.weight, -bound, bound)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
@@ -51,9 +54,9 @@ class ResidualMLP(nn.Module):
     def __init__(self, inputs: int, outputs: int, hidden: int, dropout: float) -> None:
         super().__init__()
         sizes = [inputs, *[hidden] * self.DEPTH]
-        self.layers = nn.ModuleList(_linear(*pair) for pair in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(linear(*pair) for pair in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(self.DEPTH))
-        self.head = _linear(hidden, outputs)
+        self.head = linear(hidden, outputs)
         self.hidden, self.outputs, self.dropout = hidden, outputs, dropout
 
     def activations(
