@@ -16,7 +16,6 @@ from typing import Any
 
 import lifelong_helpers
 
-import mikasa_lifelong.run
 from mikasa_lifelong.command import main
 from mikasa_lifelong.loop import Loop
 
@@ -45,7 +44,7 @@ def play(words: list[str], what: str, count: int) -> int:
         target, name = (self, "_evaluate") if what == "evaluate" else (self.learner, what)
         setattr(target, name, kills(getattr(target, name), count))
 
-    mikasa_lifelong.run.Loop.__init__ = patched  # type: ignore[method-assign]
+    Loop.__init__ = patched  # type: ignore[method-assign]
     return main(["run", *words])
 
 

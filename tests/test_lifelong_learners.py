@@ -19,7 +19,12 @@ from mikasa_lifelong.stream import ArrayDataset
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
-IDLE = {"l2": {"strength": 0.0}, "ewc": {"strength": 0.0}, "ewc-online": {"strength": 0.0}, "er": {"capacity": 0}}
+IDLE: dict[str, dict[str, Any]] = {
+    "l2": {"strength": 0.0},
+    "ewc": {"strength": 0.0},
+    "ewc-online": {"strength": 0.0},
+    "er": {"capacity": 0},
+}
 KEEPS_POLICIES = ("scn", "ftn", "frz", "pnn", "hispo")
 ONE_NETWORK = ("sc1", "scn", "ft1", "ftn", "frz", "er", "rpl", "l2", "ewc", "ewc-online")
 
@@ -39,7 +44,8 @@ def test_without_their_means_they_are_sequential_to_the_bit(learner: str, sequen
 
 def test_with_their_means_they_are_not(sequential: Played) -> None:
     for learner in ("l2", "ewc", "ewc-online", "er", "rpl"):
-        played = Played(learner, stages=2, **({"strength": 1e3} if "strength" in LEARNERS[learner].options else {}))
+        changes: dict[str, Any] = {"strength": 1e3} if "strength" in LEARNERS[learner].options else {}
+        played = Played(learner, stages=2, **changes)
         assert not same(played.states[1]["model"], sequential.states[1]["model"]), learner
 
 
@@ -52,7 +58,8 @@ def test_after_the_first_task_all_with_one_network_have_the_same_weights(sequent
 
 @pytest.mark.parametrize("learner", KEEPS_POLICIES)
 def test_old_tasks_are_played_as_before_to_the_bit(learner: str) -> None:
-    played = Played(learner, **({"threshold": 0.0} if learner == "hispo" else {}))
+    changes: dict[str, Any] = {"threshold": 0.0} if learner == "hispo" else {}
+    played = Played(learner, **changes)
     for k in range(3):
         for later in range(k + 1, 3):
             assert torch.equal(played.outputs[later][k], played.outputs[k][k]), (k, later)
@@ -84,7 +91,10 @@ def test_replay_stores_what_it_says() -> None:
     assert er.learner.sizes().training - er.learner.sizes().inference == 30 * 65
     batch = er.learner.draw()  # of task 3, so tasks 1 and 2 are in store
     assert batch["x"].shape == (64, 64)
-    held = torch.cat([torch.from_numpy(er.setup.data(k).columns["x"][rows[k]]) for k in range(2)])
+    rng = np.random.default_rng(0)
+    held = torch.cat(
+        [torch.from_numpy(er.setup.data(k).take(rows[k].numpy()).draw(np.arange(10), rng)["x"]) for k in range(2)]
+    )
     for x in batch["x"][32:]:
         assert (held == x).all(dim=1).any()
     shared = Played("er", capacity_total=31)

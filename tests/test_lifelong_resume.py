@@ -32,6 +32,10 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+MEASUREMENTS = (2, 5, 9, 11)
+"""In the middle of the first stage's measurements, in training of the next, and in the measurements after it."""
+
+
 def words_of(learner: str, run_dir: Path, **changes: Any) -> list[str]:
     """The options of a tiny run."""
     words = ["--learner", learner, "--run-dir", str(run_dir)]
@@ -70,13 +74,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs = []
     for learner in LEARNERS:
         jobs.append((words_of(learner, folder / f"{learner}-step"), "step", 6))
-        # Three pieces a stage: 70 examples, 32 at a time. HiSPO's first stage has one, and then 1 + 70 mixtures, 64 at a time.
-        pieces = {"ewc": 6, "ewc-online": 7, "hispo": 3, "joint": 1}.get(learner, 2)
+        # 70 examples, 32 a piece, or four batches of 8. HiSPO's first stage has one, then 71 mixtures, 64 at a time.
+        pieces = {"ewc": 6, "ewc-online": 4, "hispo": 3, "joint": 1}.get(learner, 2)
         jobs.append((words_of(learner, folder / f"{learner}-end"), "end", pieces))
+    for count in MEASUREMENTS:
+        jobs.append((words_of("sequential", folder / f"best-{count}", select="best"), "evaluate", count))
     kill(jobs)
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_killed_and_resumed_is_as_if_it_had_not_been(learner: str, killed: Path, tmp_path: Path) -> None:
     play_loop(tmp_path / "whole", learner)
@@ -91,16 +98,13 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(learner: str, killed: Path,
         assert json.loads((folder / "final_eval.json").read_text())["algorithm"] == learner
 
 
+@pytest.mark.slow
 def test_killed_between_measurements_and_with_the_best_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = [
-        (words_of("sequential", tmp_path / f"at-{count}", select="best"), "evaluate", count) for count in (2, 5, 9, 11)
-    ]
-    kill(jobs)
     play_loop(tmp_path / "whole", "sequential", select="best")
-    for words, _, count in jobs:
-        folder = Path(words[3])
+    for count in MEASUREMENTS:
+        folder = killed / f"best-{count}"
         if count == 2:  # before the first file to resume from
             assert main(["run", "--resume", str(folder)]) == 2
             assert "holds no checkpoint" in capsys.readouterr().err

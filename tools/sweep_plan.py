@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Plan", "PlannedRun", "SweepError", "read_plan"]
+__all__ = ["TRAINING", "Plan", "PlannedRun", "SweepError", "Vocabulary", "read_plan"]
 
 RESERVED = ("env_id", "seed", "run_dir", "resume")
 """Options of the trainers that a sweep sets itself."""
@@ -80,8 +80,26 @@ def _words(name: str, value: Any) -> list[str]:
     return [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
 
 
-def read_plan(path: Path) -> Plan:
-    """Read and check the file of a sweep.
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the names in a sweep's file stand for, and how they are checked."""
+
+    tasks: str
+    """The key of the list of tasks."""
+    algorithms: str
+    """The key of the list of algorithms."""
+    examples: Mapping[str, str]
+    """A line of a file for each of out, these two keys, and seeds."""
+    task_name: Callable[[str], str]
+    """The bare name of a task. Raises OptionError, EnvIdError or RegistryError where there is none."""
+    algorithm_name: Callable[[str], str]
+    """Likewise of an algorithm."""
+    check_options: Callable[[str, Any, Sequence[str]], None]
+    """Called with an algorithm's bare name, its options and the tasks. Raises SweepError for an option it cannot use."""
+
+
+def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
+    """Read and check the file of a sweep; ``words`` are by default those of `mikasa train`.
 
     Raises:
         SweepError: the file is not TOML, or a key or value in it cannot be used.
@@ -92,15 +110,17 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is not a TOML file: {error}") from error
-    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options")
+    words = words or TRAINING
+    known = ("out", words.tasks, words.algorithms, "seeds", "cpus_per_run", "retries", "options")
     _refuse_unknown(content, known, "")
     for key in known[:4]:
         if key not in content:
-            raise SweepError(f"{key} is missing; add {_EXAMPLES[key]}")
+            raise SweepError(f"{key} is missing; add {words.examples[key]}")
     if not isinstance(content["out"], str) or not content["out"]:
-        raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {_EXAMPLES['out']}")
+        raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {words.examples['out']}")
     tasks, algorithms, seeds = (
-        _list(content, key, kind) for key, kind in (("tasks", str), ("algorithms", str), ("seeds", int))
+        _list(content, key, kind, words.examples[key])
+        for key, kind in ((words.tasks, str), (words.algorithms, str), ("seeds", int))
     )
     if min(seeds) < 0:
         raise SweepError(f"seeds: {min(seeds)} is negative; use numbers of at least 0")
@@ -111,11 +131,11 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
     if not isinstance(options, dict):
         raise SweepError(f"options = {options!r} is not a table; write [options.{algorithms[0]}] above the options")
-    names = _check_names("algorithms", algorithms, lambda name: use_algorithm(name).name)
-    _check_names("tasks", tasks, lambda task: resolve_env_id(task, "tasks:"))
+    names = _check_names(words.algorithms, algorithms, words.algorithm_name)
+    _check_names(words.tasks, tasks, words.task_name)
     _refuse_unknown(options, names, "options.")
     for name in names:
-        _check_options(name, options.get(name, {}), tasks)
+        words.check_options(name, options.get(name, {}), tasks)
     runs = tuple(
         PlannedRun(task, algorithm, seed, options.get(name, {}), cpus)
         for task in tasks
@@ -141,15 +161,13 @@ def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], prefix: str)
             raise SweepError(f"{prefix}{key} is not known here; {hint}")
 
 
-def _list(content: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+def _list(content: Mapping[str, Any], key: str, kind: type, example: str) -> list[Any]:
     values = content[key]
     if not isinstance(values, list) or not values:
-        raise SweepError(f"{key} = {values!r} is not a list, or is empty; write {_EXAMPLES[key]}")
+        raise SweepError(f"{key} = {values!r} is not a list, or is empty; write {example}")
     for value in values:
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise SweepError(
-                f"{key}: {value!r} is not {'a name' if kind is str else 'a number'}; write {_EXAMPLES[key]}"
-            )
+            raise SweepError(f"{key}: {value!r} is not {'a name' if kind is str else 'a number'}; write {example}")
         if values.count(value) > 1:
             raise SweepError(f"{key}: {value!r} is there twice; remove one")
     return values
@@ -207,3 +225,14 @@ def _check_options(algorithm: str, options: Any, tasks: Sequence[str]) -> None:
             args.check()
         except ArgumentError as error:
             raise SweepError(f"options.{algorithm}: {error}") from error
+
+
+TRAINING = Vocabulary(
+    tasks="tasks",
+    algorithms="algorithms",
+    examples=_EXAMPLES,
+    task_name=lambda task: resolve_env_id(task, "tasks:"),
+    algorithm_name=lambda name: use_algorithm(name).name,
+    check_options=_check_options,
+)
+"""Tasks and algorithms of `mikasa train`."""
