@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from lifelong_helpers import TINY, register_tiny_stream
 
-import mikasa_lifelong
 from mikasa_lifelong import command
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, load_entry_point, register

@@ -77,8 +77,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # 70 examples, 32 a piece, or four batches of 8. HiSPO's first stage has one, then 71 mixtures, 64 at a time.
         pieces = {"ewc": 6, "ewc-online": 4, "hispo": 3, "joint": 1}.get(learner, 2)
         jobs.append((words_of(learner, folder / f"{learner}-end"), "end", pieces))
-    for count in MEASUREMENTS:
-        jobs.append((words_of("sequential", folder / f"best-{count}", select="best"), "evaluate", count))
+    best = {count: words_of("sequential", folder / f"best-{count}", select="best") for count in MEASUREMENTS}
+    jobs += [(words, "evaluate", count) for count, words in best.items()]
     kill(jobs)
     return folder
 

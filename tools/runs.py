@@ -32,8 +32,8 @@ Source = Literal["training", "eval", "lifelong"]
 class Run:
     """One finished training run, with the results of its final evaluation or of `mikasa eval`.
 
-    A run of `mikasa lifelong run` has the name of its stream as ``env_id``, that of its learner as ``algorithm``, and the mean
-    over all tasks as success.
+    A run of `mikasa lifelong run` has the name of its stream as ``env_id``, that of its learner as ``algorithm``, and the
+    mean over all tasks as success.
     """
 
     path: Path
