@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import logging
 import sys
@@ -123,6 +124,11 @@ def _run(words: list[str]) -> int:
         result = run(args, [*program.split(), *words])
     except (LifelongError, CheckpointError, FileExistsError) as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        print(f"{error}; make room, then continue with --resume {folder}", file=sys.stderr)
         return 2
     except FloatingPointError as error:
         print(error, file=sys.stderr)

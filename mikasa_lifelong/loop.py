@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.evaluation import torch_threads
 
 from .arguments import RunArgs
 from .catalog import load_entry_point
@@ -224,8 +225,9 @@ class Loop:
             batch = data.draw(rng.integers(len(data), size=TIMED_BATCH), rng)
             batches.append({name: batch[name] for name in inputs})
         times = []
-        for i in range(self.args.timed_forwards):
-            start = time.perf_counter()
-            policies[i % K].act(batches[i % K])
-            times.append(time.perf_counter() - start)
+        with torch_threads(1):
+            for i in range(self.args.timed_forwards):
+                start = time.perf_counter()
+                policies[i % K].act(batches[i % K])
+                times.append(time.perf_counter() - start)
         return 1000 * statistics.median(times)

@@ -32,6 +32,8 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+SEVERAL_NETWORKS = ("pnn", "hispo")
+"""These are also killed in the first step of the second stage, so that they go on from the end of the first."""
 MEASUREMENTS = (2, 5, 9, 11)
 """In the middle of the first stage's measurements, in training of the next, and in the measurements after it."""
 
@@ -77,6 +79,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # 70 examples, 32 a piece, or four batches of 8. HiSPO's first stage has one, then 71 mixtures, 64 at a time.
         pieces = {"ewc": 6, "ewc-online": 4, "hispo": 3, "joint": 1}.get(learner, 2)
         jobs.append((words_of(learner, folder / f"{learner}-end"), "end", pieces))
+    jobs += [(words_of(learner, folder / f"{learner}-begin"), "step", 4) for learner in SEVERAL_NETWORKS]
     best = {count: words_of("sequential", folder / f"best-{count}", select="best") for count in MEASUREMENTS}
     jobs += [(words, "evaluate", count) for count, words in best.items()]
     kill(jobs)
@@ -88,7 +91,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_and_resumed_is_as_if_it_had_not_been(learner: str, killed: Path, tmp_path: Path) -> None:
     play_loop(tmp_path / "whole", learner)
     expected = course(tmp_path / "whole")
-    for moment in ("step", "end"):
+    for moment in ("step", "end", *(["begin"] if learner in SEVERAL_NETWORKS else [])):
         folder = killed / f"{learner}-{moment}"
         assert not (folder / "final_eval.json").exists()
         assert not read_record(folder).complete

@@ -39,6 +39,7 @@ class Sequential:
         self.model: Model = setup.fresh_model(0)
         self.k, self.t = -1, 0  # the current task and its steps so far
         self.pieces = 0  # pieces of the consolidation that are done
+        self.in_stage = False  # from `begin` until `end` is complete
         self.data: Dataset
         self.optimizer: torch.optim.Optimizer
 
@@ -70,7 +71,7 @@ class Sequential:
     # ---- the protocol
     def begin(self, k: int, data: Dataset) -> None:
         """See `Learner.begin`."""
-        self.k, self.t, self.pieces, self.data = k, 0, 0, data
+        self.k, self.t, self.pieces, self.data, self.in_stage = k, 0, 0, data, True
         self.prepare()
         self.make_optimizer()
 
@@ -107,6 +108,7 @@ class Sequential:
         """See `Learner.end`."""
         done = self.consolidate(self.pieces)
         self.pieces += 1
+        self.in_stage = not done
         return done
 
     def policy(self, k: int) -> Policy:
@@ -119,8 +121,14 @@ class Sequential:
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
-        state = {"k": self.k, "t": self.t, "pieces": self.pieces, "model": self.model.state_dict()}
-        if self.k >= 0:
+        state = {
+            "k": self.k,
+            "t": self.t,
+            "pieces": self.pieces,
+            "in_stage": self.in_stage,
+            "model": self.model.state_dict(),
+        }
+        if self.in_stage:  # each task has a fresh optimiser
             state["optimizer"] = self.optimizer.state_dict()
         copied: dict[str, Any] = copy_tensors(state)
         return copied
@@ -128,8 +136,10 @@ class Sequential:
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Learner.load`."""
         self.k, self.t, self.pieces = state["k"], state["t"], state["pieces"]
+        self.in_stage = state["in_stage"]
         self.model.load_state_dict(state["model"])
         if self.k >= 0:
             self.data = self.setup.data(self.k)
+        if self.in_stage:
             self.make_optimizer()
             self.optimizer.load_state_dict(copy_tensors(state["optimizer"]))

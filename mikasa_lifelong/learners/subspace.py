@@ -126,7 +126,7 @@ class Subspace(Sequential):
         """The mixture of that task, or the current one where there is none."""
         if k < len(self.alphas):
             alpha = self.alphas[k]
-        elif len(self.alphas) == self.k + 1 and self.alphas:  # between two tasks
+        elif self.alphas and not self.in_stage:
             alpha = self.alphas[-1]
         else:
             alpha = self.learned_alpha()
@@ -148,6 +148,6 @@ class Subspace(Sequential):
         self.anchors, self.alphas = copy_tensors(state["anchors"]), copy_tensors(state["alphas"])
         self.scores = nn.Parameter(state["scores"].clone())
         self.found = copy_tensors(state["found"])
-        if state["k"] >= len(self.alphas):  # within a stage
+        if state["in_stage"]:
             self.anchors[-1] = {name: nn.Parameter(value) for name, value in self.anchors[-1].items()}
         super().load(state)
