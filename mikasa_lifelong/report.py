@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
 from . import figures
 from .collection import COLUMNS, SCRATCH, Collection, Column, collect, values_of
 from .errors import LifelongError
 from .record import Record
-from .stats import Summary, differs, summarise
+from .stats import NOTHING, Summary, differs, summarise
 
 __all__ = ["Args", "main", "write_report"]
 
@@ -59,36 +60,47 @@ class _Table:
         self.collection = collection
         self.streams, self.learners = collection.streams(), collection.learners()
         self.values: dict[tuple[str, str, str], list[float]] = {}  # stream, learner, metric: one for each seed
+        self.summaries: dict[tuple[str, str, str], Summary] = {}
         self.notes: list[str] = []
         for stream in self.streams:
             for learner in collection.runs[stream]:
-                for column in COLUMNS:
-                    try:
-                        found = values_of(column, collection, stream, learner)
-                    except LifelongError as error:
-                        note = f"{stream}, {learner}: {error}"
-                        self.notes.append(note)
-                        found = {}
-                    self.values[stream, learner, column.name] = list(found.values())
+                found = [self._values(column, stream, learner) for column in COLUMNS]
+                for column, values, summary in zip(COLUMNS, found, summarise(found), strict=True):
+                    self.values[stream, learner, column.name] = values
+                    self.summaries[stream, learner, column.name] = summary
+        self.means = {
+            (learner, column.name): self._mean(learner, column) for learner in self.learners for column in NAV
+        }
+
+    def _values(self, column: Column, stream: str, learner: str) -> list[float]:
+        try:
+            return list(values_of(column, self.collection, stream, learner).values())
+        except LifelongError as error:
+            self.notes.append(f"{stream}, {learner}: {error}")
+            return []
 
     def summary(self, stream: str, learner: str, column: Column) -> Summary:
-        """Mean over seeds; nan where there is no run or no value."""
-        return summarise(self.values.get((stream, learner, column.name), []))
+        """Mean over seeds."""
+        return self.summaries.get((stream, learner, column.name), NOTHING)
 
     def over_streams(self, learner: str, column: Column) -> Summary:
-        """Mean over the streams of the means over seeds; nan unless the learner has runs of every stream."""
-        per_stream = [self.values.get((stream, learner, column.name), []) for stream in self.streams]
-        if any(not values or any(map(math.isnan, values)) for values in per_stream):
-            return Summary(math.nan, math.nan, math.nan, 0)
-        mean = statistics.fmean(statistics.fmean(values) for values in per_stream)
-        counts = {len(values) for values in per_stream}
+        """Mean over the streams of the means over seeds; nothing unless the learner has runs of every stream."""
+        return self.means[learner, column.name]
+
+    def _mean(self, learner: str, column: Column) -> Summary:
+        each = [self.summary(stream, learner, column) for stream in self.streams]
+        if len(each) == 1:
+            return each[0]
+        if any(math.isnan(summary.mean) for summary in each):
+            return NOTHING
+        mean = statistics.fmean(summary.mean for summary in each)
+        counts = {summary.runs for summary in each}
         if len(counts) > 1 or counts == {1}:
             return Summary(mean, math.nan, math.nan, min(counts))
-        import numpy as np
-
         from mikasa_robo.tools.intervals import aggregate
 
-        estimate = aggregate(np.array(per_stream).T)[0]  # resamples the seeds within each stream
+        scores = np.array([self.values[stream, learner, column.name] for stream in self.streams])  # (streams, seeds)
+        estimate = aggregate(scores.T)[0]  # resamples the seeds within each stream
         return Summary(mean, estimate.low, estimate.high, counts.pop())
 
     def stream_lines(self, stream: str) -> list[str]:

@@ -7,39 +7,53 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Summary", "differs", "summarise"]
+import numpy as np
+
+__all__ = ["NOTHING", "Summary", "differs", "summarise"]
 
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A mean over seeds."""
+    """A mean over seeds, with its 95 % interval; nan where there is none."""
 
     mean: float
     low: float
-    """Lower end of the 95 % interval; nan where there is none."""
     high: float
-    """Its upper end."""
     runs: int
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Mean of one number for each seed, with the 95 % percentile bootstrap over seeds by rliable, nan for fewer than two.
+NOTHING = Summary(math.nan, math.nan, math.nan, 0)
+"""Of a metric that was not measured."""
+
+
+def summarise(columns: Sequence[Sequence[float]]) -> list[Summary]:
+    """The mean of each column with the 95 % percentile bootstrap over seeds by rliable.
+
+    Args:
+        columns: for each metric one number for each seed, none, or some of them nan. All that are not empty have one length.
+
+    Returns:
+        One for each column: `NOTHING` where it is empty or holds nan; without an interval where there is one seed.
 
     Raises:
         ModuleNotFoundError: rliable is not installed.
     """
-    if not values or any(map(math.isnan, values)):
-        return Summary(math.nan, math.nan, math.nan, len(values))
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Summary(mean, math.nan, math.nan, 1)
-    from mikasa_robo.tools.intervals import bootstrap_interval
+    known = [i for i, values in enumerate(columns) if values and not any(map(math.isnan, values))]
+    found = [NOTHING] * len(columns)
+    if not known:
+        return found
+    if len(columns[known[0]]) < 2:
+        for i in known:
+            found[i] = Summary(columns[i][0], math.nan, math.nan, 1)
+        return found
+    from mikasa_robo.tools.intervals import bootstrap_columns
 
-    estimate = bootstrap_interval(values)
-    assert estimate is not None
-    return Summary(mean, estimate.low, estimate.high, len(values))
+    scores = np.array([columns[i] for i in known], np.float64).T  # (seeds, metrics)
+    for i, estimate in zip(known, bootstrap_columns(scores), strict=True):
+        found[i] = Summary(statistics.fmean(columns[i]), estimate.low, estimate.high, len(scores))
+    return found
 
 
 def differs(one: Sequence[float], other: Sequence[float]) -> bool:

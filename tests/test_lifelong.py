@@ -180,7 +180,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs of ewc and scn with two seeds each, but of ewc also seed 3."""
     register_tiny_stream()
     folder = tmp_path_factory.mktemp("runs")
-    tiny = {k: v for k, v in TINY.items() if k != "steps"}
+    tiny = {**TINY, "steps": 30, "checkpoint_every": 1000}
     options = [word for name, value in tiny.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     pairs = [("scn", 1), ("scn", 2), ("ewc", 1), ("ewc", 2), ("ewc", 3)]
     with pytest.MonkeyPatch.context() as patch:
@@ -191,8 +191,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 learner,
                 "--seed",
                 str(seed),
-                "--steps",
-                "30",
                 "--run-dir",
                 str(folder / f"{learner}{seed}"),
             ]

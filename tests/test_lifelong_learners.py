@@ -67,6 +67,12 @@ def test_old_tasks_are_played_as_before_to_the_bit(learner: str) -> None:
         assert not torch.equal(played.outputs[2][2], played.outputs[2][0]), "another task, another policy"
 
 
+def test_keeping_copies_changes_nothing_about_learning(sequential: Played) -> None:
+    copies = Played("ftn")
+    for k in range(3):  # so ft1 and ftn have the same fwt_nav
+        assert torch.equal(copies.outputs[k][k], sequential.outputs[k][k])
+
+
 def test_what_is_kept_and_what_is_trained() -> None:
     scn, ftn, frz, sc1 = (Played(name, stages=2) for name in ("scn", "ftn", "frz", "sc1"))
     assert same(scn.states[1]["model"], sc1.states[1]["model"])

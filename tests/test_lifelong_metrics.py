@@ -145,12 +145,16 @@ def test_a_record_of_another_kind_is_refused(old: str, new: str, message: str, t
 
 
 def test_intervals_and_differences() -> None:
-    three = summarise([0.5, 0.6, 0.7])
+    three, nothing, unknown, same = summarise([[0.5, 0.6, 0.7], [], [0.5, math.nan, 0.1], [0.25] * 3])
     assert three.mean == pytest.approx(0.6)
     assert 0.5 <= three.low < 0.6 < three.high <= 0.7
-    assert summarise([0.5]).mean == 0.5
-    assert math.isnan(summarise([0.5]).low)
-    assert math.isnan(summarise([0.5, math.nan]).mean)
+    assert three.runs == 3
+    assert math.isnan(nothing.mean)
+    assert math.isnan(unknown.mean)
+    assert (same.low, same.mean, same.high) == (0.25, 0.25, 0.25)
+    (alone,) = summarise([[0.5]])
+    assert alone.mean == 0.5
+    assert math.isnan(alone.low)
     assert differs([0.1, 0.11, 0.12], [0.9, 0.91, 0.92])
     assert not differs([0.1, 0.9, 0.5], [0.2, 0.8, 0.55])
     assert not differs([0.1], [0.9])
