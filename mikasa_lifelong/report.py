@@ -183,7 +183,10 @@ def write_report(collection: Collection, out: Path) -> Path:
         cells = {c.name: {n: table.over_streams(n, c) for n in table.learners} for c in NAV}
         figures.draw_bars(cells, {c.name: c.title for c in NAV}, bars)
         lines += ["## Figures", "", "Means over all streams.", "", f"![bars]({bars.name})", ""]
-        complete = [n for n in table.learners if not math.isnan(cells["per"][n].mean)]
+        # A learner that lacks a metric, such as joint, would take the axis from all others.
+        complete = [n for n in table.learners if not any(math.isnan(cells[c.name][n].mean) for c in NAV)]
+        if len(complete) < 2:
+            complete = [n for n in table.learners if not math.isnan(cells["per"][n].mean)]
         points = {c.title: {n: cells[c.name][n].mean for n in complete} for c in NAV}
         if figures.draw_radar(points, {c.title: c.higher_is_better for c in NAV}, radar):
             text = "Each axis runs from the worst learner to the best; where less is better it is reversed."
