@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Names of the distribution by the folders they come from.
 FOLDERS = {
     "mikasa_base": "mikasa_base",
+    "mikasa_lifelong": "mikasa_lifelong",
     "mikasa_robo": "mikasa_robo",
     "mikasa_robo.utils.wrappers": "wrappers",
     "mikasa_robo.baselines": "baselines",
@@ -88,11 +89,12 @@ def test_the_wheel_holds_our_packages_and_claims_no_other_name(built: tuple[Path
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {
         "mikasa_base",
+        "mikasa_lifelong",
         "mikasa_robo",
         "mikasa_suite.py",
         "mikasa_suite-0.1.0.dist-info",
     }
-    assert {"mikasa_robo/py.typed", "mikasa_base/py.typed"} <= set(names)
+    assert {"mikasa_robo/py.typed", "mikasa_base/py.typed", "mikasa_lifelong/py.typed"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     modules = {
         "/".join((*name.split("."), *module.relative_to(ROOT / folder).parts))

@@ -24,6 +24,8 @@ QUICK = [
     ["--version"],
     ["list"],
     ["list", "--suite", "base"],
+    ["list", "--suite", "lifelong"],
+    *(["lifelong", *words] for words in (["--help"], ["run", "--help"], ["report", "--help"], ["sweep", "--help"])),
     *(
         [name, "--help"]
         for name in ("list", "doctor", "eval", "expert", "gallery", "record", "report", "sweep", "train")

@@ -23,10 +23,10 @@ __all__ = ["main"]
 
 @dataclass
 class ListTasks:
-    """List the robot tasks, or the small memory environments."""
+    """List the robot tasks, the small memory environments, or the streams of tasks."""
 
-    suite: Literal["robo", "base"] = "robo"
-    """The robot tasks, or the small memory environments of mikasa_base."""
+    suite: Literal["robo", "base", "lifelong"] = "robo"
+    """The robot tasks, the small memory environments of mikasa_base, or the streams of mikasa_lifelong."""
     family: str | None = None
     """Only this family, such as RememberColor."""
     memory: MemoryType | None = None
@@ -101,6 +101,11 @@ class Sweep:
     """Train tasks x algorithms x seeds, several runs at a time. `mikasa sweep --help` shows the options."""
 
 
+@dataclass
+class Lifelong:
+    """Learn streams of tasks, and compare what is kept of them. `mikasa lifelong --help` shows the commands."""
+
+
 _MODULES = {
     "attack": "mikasa_robo.tools.attack",
     "collect": "mikasa_robo.tools.collect",
@@ -109,6 +114,7 @@ _MODULES = {
     "eval": "mikasa_robo.tools.evaluate",
     "expert": "mikasa_robo.tools.expert",
     "gallery": "mikasa_robo.tools.gallery",
+    "lifelong": "mikasa_lifelong.command",
     "probe": "mikasa_robo.tools.probe",
     "record": "mikasa_robo.tools.record",
     "report": "mikasa_robo.tools.report",
@@ -121,6 +127,7 @@ _Command = (
     | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
     | Annotated[Expert, tyro.conf.subcommand("expert", prefix_name=False)]
+    | Annotated[Lifelong, tyro.conf.subcommand("lifelong", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Collect, tyro.conf.subcommand("collect", prefix_name=False)]
     | Annotated[Data, tyro.conf.subcommand("data", prefix_name=False)]
@@ -171,6 +178,8 @@ def _dispatch(args: list[str]) -> int:
     description = "MIKASA: robot tasks that need memory. `mikasa --version` prints the version."
     command = tyro.cli(command_type, args=args, prog="mikasa", description=description)
     if isinstance(command, ListTasks):
+        if command.suite == "lifelong":
+            return _list_lifelong(command)
         return _list(command) if command.suite == "robo" else _list_base(command)
     return _train(command.algorithm, [])
 
@@ -236,6 +245,16 @@ def _list_base(options: ListTasks) -> int:
         ],
     )
     print(f"{sum(usable.values())} of {len(variants)} environments can be made with what is installed")
+    return 0
+
+
+def _list_lifelong(options: ListTasks) -> int:
+    if options.family or options.memory or options.tier or options.existing:
+        print(
+            "--suite lifelong takes no other option; `mikasa lifelong list` shows tasks and learners", file=sys.stderr
+        )
+        return 2
+    print(importlib.import_module("mikasa_lifelong.command").list_streams())
     return 0
 
 

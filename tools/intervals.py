@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .extras import require_modules
 
-__all__ = ["Estimate", "aggregate", "bootstrap_interval", "standard_error"]
+__all__ = ["Estimate", "aggregate", "bootstrap_columns", "bootstrap_interval", "standard_error"]
 
 RESAMPLES = 2000
 SEED = 0
@@ -40,6 +40,15 @@ def bootstrap_interval(values: Sequence[float]) -> Estimate | None:
     return _estimate(np.asarray(values, dtype=np.float64)[:, None])[0] if len(values) > 1 else None
 
 
+def bootstrap_columns(scores: Scores) -> list[Estimate]:
+    """Mean of each column with its percentile bootstrap interval, as `bootstrap_interval` of each, in one go.
+
+    Args:
+        scores: (R, T) number t of run r, for at least two runs.
+    """
+    return _estimate(scores, lambda sample: sample.mean(axis=0))
+
+
 def aggregate(scores: Scores) -> tuple[Estimate, Estimate]:
     """Mean and interquartile mean over runs and tasks, with stratified bootstrap intervals.
 
@@ -58,12 +67,15 @@ def aggregate(scores: Scores) -> tuple[Estimate, Estimate]:
     return mean, iqm
 
 
-def _estimate(scores: Scores) -> list[Estimate]:
-    require_modules("report", "rliable")
-    from rliable import library, metrics
+def _mean_and_iqm(sample: Scores) -> Scores:
+    from rliable import metrics
 
-    def figures(sample: Scores) -> Scores:
-        return np.array([metrics.aggregate_mean(sample), metrics.aggregate_iqm(sample)])
+    return np.array([metrics.aggregate_mean(sample), metrics.aggregate_iqm(sample)])
+
+
+def _estimate(scores: Scores, figures: Callable[[Scores], Scores] = _mean_and_iqm) -> list[Estimate]:
+    require_modules("report", "rliable")
+    from rliable import library
 
     with _seeded():
         points, intervals = library.get_interval_estimates({"": scores}, figures, reps=RESAMPLES)

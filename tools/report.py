@@ -223,6 +223,21 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     return lines
 
 
+def _lifelong_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
+    rows = [
+        (
+            f"`{stream}`",
+            learner,
+            str(len(runs)),
+            _mean_and_error([run.scores["success_once"] for run in runs], "success_once"),
+            _interval_over_runs(runs, "success_once"),
+        )
+        for (stream, learner), runs in groups.items()
+    ]
+    lines = _table(("Stream", "Learner", "Runs", "Success on all tasks after the last", "95 % interval"), rows, 2)
+    return [*lines, "`mikasa lifelong report` shows what was forgotten, what was transferred and what it cost.", ""]
+
+
 def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     """Mean and interquartile mean of success over the tasks, for each algorithm with more than one task."""
     lines, notes = [], []
@@ -285,6 +300,8 @@ def write_report(collection: Collection, out: Path) -> Path:
                     f"Runs of {algorithm} on `{env_id}` differ in {', '.join(differ)}. They are averaged all the same.",
                     "",
                 ]
+    if lifelong := collection.groups("lifelong"):
+        lines += ["## Across tasks", "", *_lifelong_table(lifelong)]
     drawn = [(metric, path) for metric, path in plots.items() if draw_curves(training, metric, path)]
     if drawn:
         lines += ["## Learning curves", "", "Finished runs. The band is ± one standard error over runs.", ""]

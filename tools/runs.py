@@ -28,12 +28,16 @@ RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 WARM_START = "(warm start)"
 """Follows the algorithm of a run that began with the policy of another run."""
 
-Source = Literal["training", "eval"]
+Source = Literal["training", "eval", "lifelong"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished training run, with the results of its final evaluation or of `mikasa eval`."""
+    """One finished training run, with the results of its final evaluation or of `mikasa eval`.
+
+    A run of `mikasa lifelong run` has the name of its stream as ``env_id``, that of its learner as ``algorithm``, and the
+    mean over all tasks as success.
+    """
 
     path: Path
     source: Source
@@ -146,7 +150,7 @@ def _read_run(folder: Path, into: Collection) -> None:
         content = _read_json(file)
         run = Run(
             path=folder,
-            source="training",
+            source="lifelong" if "lifelong" in content else "training",
             env_id=_task(content["env_id"], content.get("args") or {}),
             algorithm=_agent(content["algorithm"], content.get("args") or {}),
             seed=int(content["seed"]),

@@ -51,9 +51,9 @@ from .env_ids import OptionError
 from .extras import require_modules
 from .output import require_folder
 from .plot import read_column, read_progress
-from .sweep_plan import Plan, PlannedRun, SweepError, read_plan
+from .sweep_plan import TRAINING, Plan, PlannedRun, SweepError, Vocabulary, read_plan
 
-__all__ = ["Args", "Plan", "PlannedRun", "SweepError", "finished_folder", "main", "read_plan", "sweep"]
+__all__ = ["Args", "Plan", "PlannedRun", "SweepError", "finished_folder", "main", "read_plan", "run_file", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -482,7 +482,18 @@ def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` and return its exit code: 1 if a run failed."""
-    args = tyro.cli(Args, args=argv, prog="mikasa sweep")
+    return run_file(tyro.cli(Args, args=argv, prog="mikasa sweep"), TRAINING, train_command, "mikasa report")
+
+
+def run_file(args: Args, words: Vocabulary, command: Command, report: str) -> int:
+    """Run the sweep that ``args`` names, and return the exit code of the command: 1 if a run failed.
+
+    Args:
+        args: the command's arguments.
+        words: what the names in the file stand for.
+        command: see `sweep`.
+        report: the command that reports its runs, for the last line.
+    """
     if args.address is not None and args.num_cpus is not None:
         print(
             f"--num-cpus {args.num_cpus} is for Ray on this machine only; leave it out together with --address",
@@ -493,11 +504,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"--num-cpus {args.num_cpus} must be at least 1", file=sys.stderr)
         return 2
     try:
-        plan = select(read_plan(args.file), args.only, args.skip_in)
+        plan = select(read_plan(args.file, words), args.only, args.skip_in)
         if args.dry_run:
             print(table([_place(plan.out.resolve(), run) for run in plan.runs]))
             return 0
-        runs = sweep(plan, address=args.address, num_cpus=args.num_cpus, show=print)
+        runs = sweep(plan, address=args.address, num_cpus=args.num_cpus, command=command, show=print)
     except (SweepError, ModuleNotFoundError, ConnectionError) as error:
         print(f"{args.file}: {error}", file=sys.stderr)
         return 2
@@ -508,7 +519,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [progress for progress in runs if progress.state == "failed"]
     for progress in failed:
         print(f"failed: see {progress.log}", file=sys.stderr)
-    print(f"mikasa report {plan.out}")
+    print(f"{report} {plan.out}")
     return 1 if failed else 0
 
 

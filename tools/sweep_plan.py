@@ -25,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Plan", "PlannedRun", "SweepError", "read_plan"]
+__all__ = ["TRAINING", "Plan", "PlannedRun", "SweepError", "Vocabulary", "read_plan"]
 
 RESERVED = ("env_id", "seed", "run_dir", "resume", "variant")
 """Options of the trainers that a sweep sets itself."""
@@ -92,8 +92,29 @@ def _words(name: str, value: Any) -> list[str]:
     return [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
 
 
-def read_plan(path: Path) -> Plan:
-    """Read and check the file of a sweep.
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the names in a sweep's file stand for, and how they are checked."""
+
+    tasks: str
+    """The key of the list of tasks."""
+    algorithms: str
+    """The key of the list of algorithms."""
+    examples: Mapping[str, str]
+    """A line of a file for each of out, these two keys, and seeds."""
+    task_name: Callable[[str], str]
+    """The bare name of a task. Raises OptionError, EnvIdError or RegistryError where there is none."""
+    algorithm_name: Callable[[str], str]
+    """Likewise of an algorithm."""
+    check_options: Callable[[str, str, Mapping[str, Any], str], None]
+    """Called with where in the file the options are, the algorithm's bare name, its options and a task. Raises SweepError
+    for an option that cannot be used."""
+    variants: bool = True
+    """Whether a file may have [[variant]]."""
+
+
+def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
+    """Read and check the file of a sweep; ``words`` are by default those of `mikasa train`.
 
     Raises:
         SweepError: the file is not TOML, or a key or value in it cannot be used.
@@ -104,16 +125,22 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is not a TOML file: {error}") from error
-    known = ("out", "tasks", "algorithms", "seeds", "cpus_per_run", "retries", "options", "task_options", "variant")
+    words = words or TRAINING
+    known = ["out", words.tasks, words.algorithms, "seeds", "cpus_per_run", "retries", "options", "task_options"]
+    known += ["variant"] if words.variants else []
     _refuse_unknown(content, known, "")
     variants = content.get("variant", [])
     for key in known[:4]:
-        if key not in content and not (key == "algorithms" and variants):
-            raise SweepError(f"{key} is missing; add {_EXAMPLES[key]}")
+        if key not in content and not (key == words.algorithms and variants):
+            raise SweepError(f"{key} is missing; add {words.examples[key]}")
     if not isinstance(content["out"], str) or not content["out"]:
-        raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {_EXAMPLES['out']}")
-    tasks, seeds = (_list(content, key, kind) for key, kind in (("tasks", str), ("seeds", int)))
-    algorithms = _list(content, "algorithms", str) if "algorithms" in content else []
+        raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {words.examples['out']}")
+    tasks, seeds = (
+        _list(content, key, kind, words.examples[key]) for key, kind in ((words.tasks, str), ("seeds", int))
+    )
+    algorithms: list[str] = []
+    if words.algorithms in content:
+        algorithms = _list(content, words.algorithms, str, words.examples[words.algorithms])
     if min(seeds) < 0:
         raise SweepError(f"seeds: {min(seeds)} is negative; use numbers of at least 0")
     cpus, retries = content.get("cpus_per_run", 1), content.get("retries", 2)
@@ -121,10 +148,10 @@ def read_plan(path: Path) -> Plan:
         raise SweepError(f"cpus_per_run = {cpus!r} is not a number above 0; write cpus_per_run = 1")
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
-    names = _check_names("algorithms", algorithms, lambda name: use_algorithm(name).name)
+    names = _check_names(words.algorithms, algorithms, words.algorithm_name)
     labels = _variant_labels(variants, names)
-    _check_names("tasks", tasks, lambda task: resolve_env_id(task, "tasks:"))
-    known_names = list(dict.fromkeys([*names, *(use_algorithm(entry["algorithm"]).name for entry in variants)]))
+    _check_names(words.tasks, tasks, words.task_name)
+    known_names = list(dict.fromkeys([*names, *(words.algorithm_name(entry["algorithm"]) for entry in variants)]))
     options, by_task = _table(content, "options", known_names[0]), _table(content, "task_options", '"Intercept*"')
     _refuse_unknown(options, known_names, "options.")
     for name in known_names:
@@ -138,14 +165,14 @@ def read_plan(path: Path) -> Plan:
     agents: list[tuple[str, str, str | None, dict[str, Any]]]
     agents = [(name, algorithm, None, options.get(name, {})) for name, algorithm in zip(names, algorithms, strict=True)]
     for variant, entry in zip(labels, variants, strict=True):
-        name = use_algorithm(entry["algorithm"]).name
+        name = words.algorithm_name(entry["algorithm"])
         agents.append((name, entry["algorithm"], variant, {**options.get(name, {}), **entry.get("options", {})}))
     runs = []
     for task in tasks:
         own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(split_env_id(task)[1], pattern)]
         for name, algorithm, label, common in agents:
             merged = {key: value for changes in (common, *own) for key, value in changes.items()}
-            _check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
+            words.check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
             runs += [PlannedRun(task, algorithm, seed, merged, cpus, label) for seed in seeds]
     return Plan(Path(content["out"]), tuple(runs), retries)
 
@@ -203,15 +230,13 @@ def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], prefix: str)
             raise SweepError(f"{prefix}{key} is not known here; {hint}")
 
 
-def _list(content: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+def _list(content: Mapping[str, Any], key: str, kind: type, example: str) -> list[Any]:
     values = content[key]
     if not isinstance(values, list) or not values:
-        raise SweepError(f"{key} = {values!r} is not a list, or is empty; write {_EXAMPLES[key]}")
+        raise SweepError(f"{key} = {values!r} is not a list, or is empty; write {example}")
     for value in values:
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise SweepError(
-                f"{key}: {value!r} is not {'a name' if kind is str else 'a number'}; write {_EXAMPLES[key]}"
-            )
+            raise SweepError(f"{key}: {value!r} is not {'a name' if kind is str else 'a number'}; write {example}")
         if values.count(value) > 1:
             raise SweepError(f"{key}: {value!r} is there twice; remove one")
     return values
@@ -264,3 +289,14 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
         args.check()
     except ArgumentError as error:
         raise SweepError(f"{where}: {error}") from error
+
+
+TRAINING = Vocabulary(
+    tasks="tasks",
+    algorithms="algorithms",
+    examples=_EXAMPLES,
+    task_name=lambda task: resolve_env_id(task, "tasks:"),
+    algorithm_name=lambda name: use_algorithm(name).name,
+    check_options=_check_options,
+)
+"""Tasks and algorithms of `mikasa train`."""

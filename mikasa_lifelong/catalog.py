@@ -1,0 +1,156 @@
+"""The table of tasks and streams: one row each, which the command line, documentation and tests read.
+
+This module needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from .errors import LifelongError, find
+
+__all__ = ["STREAMS", "TASKS", "StreamRow", "TaskRow", "find_stream", "load_entry_point", "register"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRow:
+    """One task of a world; a stream may name it more than once."""
+
+    name: str
+    world: str
+    """The world that it belongs to, such as ``"digits"``."""
+    instruction: str
+    """The task in one English sentence."""
+    entry_point: str
+    """The class of the `mikasa_lifelong.stream.Task`, ``"module:Class"``."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Its constructor's arguments, kept as a read-only copy."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kwargs", MappingProxyType(dict(self.kwargs)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRow:
+    """One stream: tasks in the order in which they are learnt. The network and the sizes below are its defaults."""
+
+    name: str
+    summary: str
+    """What changes from task to task, in one line."""
+    tasks: tuple[str, ...]
+    """Names of `TaskRow`; a repeated task is measured once for each place that it has."""
+    network: str
+    """A name in `mikasa_lifelong.nets.NETWORKS`."""
+    steps: int
+    """Gradient steps per task."""
+    batch_size: int
+    learning_rate: float
+    hidden_size: int
+    dropout: float = 0.0
+    paper_steps: int | None = None
+    """Gradient steps per task in the paper, for ``--protocol paper``."""
+    source: str
+    """Where the stream comes from."""
+
+
+_tasks: dict[str, TaskRow] = {}
+_streams: dict[str, StreamRow] = {}
+TASKS: Mapping[str, TaskRow] = MappingProxyType(_tasks)
+"""Every task by its name."""
+STREAMS: Mapping[str, StreamRow] = MappingProxyType(_streams)
+"""Every stream by its name."""
+
+
+def register(tasks: Iterable[TaskRow] = (), streams: Iterable[StreamRow] = ()) -> None:
+    """Add tasks and streams, for example of your own.
+
+    Raises:
+        LifelongError: a name is taken, or a stream has no task or one that does not exist. Nothing has been added.
+    """
+    new_tasks, new_streams = _by_name("task", tasks, TASKS), _by_name("stream", streams, STREAMS)
+    for stream in new_streams.values():
+        if not stream.tasks:
+            raise LifelongError(f"the stream {stream.name!r} has no tasks; name at least one")
+        for task in stream.tasks:
+            find("task", task, {**TASKS, **new_tasks}, f"stream {stream.name!r}, task")
+    _tasks.update(new_tasks)
+    _streams.update(new_streams)
+
+
+def _by_name(kind: str, rows: Iterable[Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for row in rows:
+        if row.name in taken or row.name in found:
+            raise LifelongError(f"there is a {kind} {row.name!r} already; choose another name")
+        found[row.name] = row
+    return found
+
+
+def find_stream(name: str, option: str = "") -> StreamRow:
+    """The row of a stream. Raises LifelongError, which names similar ones, if there is none."""
+    return find("stream", name, STREAMS, option)
+
+
+def load_entry_point(entry_point: str) -> Any:
+    """What ``"module:name"`` names; imports the module."""
+    module, _, name = entry_point.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+_PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+_ORDERS = {"": (0, 1, 2, 3, 4), "-b": (4, 3, 2, 1, 0), "-c": (2, 0, 4, 1, 3)}
+"""Suffixes of a stream's name, and in which order it has the tasks."""
+_DIGITS = "1797 digits of 8 x 8 pixels (scikit-learn, from UCI's Optical Recognition of Handwritten Digits)"
+
+
+def _digit_tasks() -> Iterator[TaskRow]:
+    for low, high in _PAIRS:
+        yield TaskRow(
+            name=f"digits-{low}{high}",
+            world="digits",
+            instruction=f"Tell the digits {low} and {high} apart.",
+            entry_point="mikasa_lifelong.digits:DigitPair",
+            kwargs={"digits": (low, high)},
+        )
+    for number in range(5):
+        yield TaskRow(
+            name=f"permuted-digits-{number}",
+            world="digits",
+            instruction="Name the digit" + (f", with its pixels in shuffled order {number}." if number else "."),
+            entry_point="mikasa_lifelong.digits:PermutedDigits",
+            kwargs={"permutation": number},
+        )
+
+
+def _digit_streams() -> Iterator[StreamRow]:
+    for suffix, order in _ORDERS.items():
+        yield StreamRow(
+            name=f"split-digits{suffix}",
+            summary="five pairs of digits; one network with two outputs says which of the pair it sees",
+            tasks=tuple("digits-{}{}".format(*_PAIRS[i]) for i in order),
+            network="residual-mlp",
+            steps=300,
+            batch_size=64,
+            learning_rate=1e-3,
+            hidden_size=64,
+            source=f"{_DIGITS}; split as in Zenke et al. 2017 (arXiv 1703.04200)",
+        )
+    for suffix, order in _ORDERS.items():
+        yield StreamRow(
+            name=f"permuted-digits{suffix}",
+            summary="ten digits; each task shuffles the pixels in its own way",
+            tasks=tuple(f"permuted-digits-{i}" for i in order),
+            network="residual-mlp",
+            steps=300,
+            batch_size=64,
+            learning_rate=1e-3,
+            hidden_size=64,
+            source=f"{_DIGITS}; permuted as in Goodfellow et al. 2013 (arXiv 1312.6211)",
+        )
+
+
+register(_digit_tasks(), _digit_streams())

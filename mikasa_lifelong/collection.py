@@ -1,0 +1,126 @@
+"""The runs in some folders, and their metrics."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import metrics
+from .catalog import STREAMS
+from .errors import LifelongError
+from .learners.registry import LEARNERS
+from .record import RECORD_FILE, Record, read_record
+
+__all__ = ["COLUMNS", "SCRATCH", "Collection", "Column", "collect", "values_of"]
+
+SCRATCH = "scn"
+"""The learner whose runs are what ``fwt_nav`` compares with."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric of a table."""
+
+    name: str
+    title: str
+    of_run: Callable[[Record], float] | None  # None for fwt_nav, which needs other runs
+    higher_is_better: bool
+    percent: bool = True
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("per", "PER", lambda r: metrics.per(r.array()), True),
+    Column("bwt_nav", "BWT", lambda r: metrics.bwt_nav(r.array()), True),
+    Column("fwt_nav", "FWT", None, True),
+    Column("mem_inference", "MEM", lambda r: r.inference_numbers / r.one_network, False, percent=False),
+    Column("inf_ms", "INF, ms", lambda r: math.nan if r.inference_ms is None else r.inference_ms, False, percent=False),
+    Column("trn_s", "TRN, s", lambda r: r.train_seconds, False, percent=False),
+    Column("mem_training", "MEM to train", lambda r: r.training_numbers / r.one_network, False, percent=False),
+    Column("fwt_libero", "FWT LIBERO", lambda r: metrics.fwt_libero(r.array()), True),
+    Column("nbt_libero", "NBT LIBERO", lambda r: metrics.nbt_libero(r.array()), False),
+    Column("auc_libero", "AUC LIBERO", lambda r: metrics.auc_libero(r.array()), True),
+    Column("bwt_gem", "BWT GEM", lambda r: metrics.bwt_gem(r.array()), True),
+    Column("fwt_gem", "FWT GEM", lambda r: metrics.fwt_gem(r.array()), True),
+)
+"""What is reported, in the order of the tables. The first six are those of Continual NavBench."""
+
+
+@dataclass
+class Collection:
+    """Runs by stream, learner and seed, and what is wrong with others."""
+
+    runs: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
+    problems: list[tuple[Path, str]] = field(default_factory=list)
+
+    def streams(self) -> list[str]:
+        """In the order of the catalog; those of somebody's own come last."""
+        known = list(STREAMS)
+        return sorted(self.runs, key=lambda name: (known.index(name) if name in known else len(known), name))
+
+    def learners(self) -> list[str]:
+        """All that have a run, in the order of the registry."""
+        known = list(LEARNERS)
+        found = {name for by_learner in self.runs.values() for name in by_learner}
+        return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
+
+
+def collect(paths: Sequence[Path]) -> Collection:
+    """Read all runs at or below ``paths``.
+
+    Raises:
+        LifelongError: a path does not exist.
+    """
+    result = Collection()
+    folders: dict[Path, None] = {}  # each once, in order
+    for path in paths:
+        if not path.exists():
+            raise LifelongError(f"{path} does not exist; name the folder of a run, or one that holds such folders")
+        found = sorted(Path(place) for place, _, names in os.walk(path) if RECORD_FILE in names)
+        if not found:
+            result.problems.append((path, f"holds no run: no {RECORD_FILE}"))
+        folders |= dict.fromkeys(folder.resolve() for folder in found)
+    for folder in folders:
+        _add(folder, result)
+    return result
+
+
+def _add(folder: Path, into: Collection) -> None:
+    try:
+        record = read_record(folder)
+    except LifelongError as error:
+        into.problems.append((folder, str(error)))
+        return
+    if not record.complete:
+        last = max((m.stage for m in record.measurements), default=0)
+        text = f"unfinished, in stage {last} of {len(record.tasks)}; continue it with --resume"
+        into.problems.append((folder, text))
+        return
+    seeds = into.runs.setdefault(record.stream, {}).setdefault(record.learner, {})
+    if record.seed in seeds:
+        text = f"not counted: {record.stream}, {record.learner}, seed {record.seed} is there already"
+        into.problems.append((folder, text))
+        return
+    other = next(iter(seeds.values()), None)
+    if other is not None:
+        differ = [n for n in record.args if n != "seed" and record.args[n] != other.args.get(n)]
+        if differ or record.tasks != other.tasks:
+            what = ", ".join(differ) or "its tasks"
+            into.problems.append((folder, f"counted, but it differs from others of {record.learner} in {what}"))
+    seeds[record.seed] = record
+
+
+def values_of(column: Column, collection: Collection, stream: str, learner: str) -> dict[int, float]:
+    """A metric of each seed.
+
+    Raises:
+        LifelongError: it is fwt_nav, and a run of scn is missing.
+    """
+    records = collection.runs.get(stream, {}).get(learner, {})
+    if column.of_run is not None:
+        return {seed: column.of_run(record) for seed, record in sorted(records.items())}
+    scratch = collection.runs.get(stream, {}).get(SCRATCH, {})
+    arrays = {seed: record.array() for seed, record in sorted(records.items())}
+    return metrics.fwt_nav(arrays, {seed: record.array() for seed, record in scratch.items()})

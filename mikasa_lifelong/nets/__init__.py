@@ -1,0 +1,38 @@
+"""Networks. This module holds their table and loads no torch; the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["HEADS", "NETWORKS", "NetworkRow"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRow:
+    """One kind of network."""
+
+    name: str
+    summary: str
+    entry_point: str
+    """``"module:function"`` that builds a `mikasa_lifelong.nets.model.Model` from a `Signature`, hidden size and dropout."""
+    columns: bool = False
+    """Whether pnn can add columns to it."""
+
+
+NETWORKS: Mapping[str, NetworkRow] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            NetworkRow(
+                name="residual-mlp",
+                summary="a linear layer and a residual block of two, with LayerNorm and GELU",
+                entry_point="mikasa_lifelong.nets.mlp:build",
+                columns=True,
+            ),
+        )
+    }
+)
+HEADS: Mapping[str, str] = MappingProxyType({"categorical": "mikasa_lifelong.nets.heads:Categorical"})
+"""Classes of heads, ``"module:Class"``, by the names that a `Signature` uses."""

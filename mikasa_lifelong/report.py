@@ -1,0 +1,239 @@
+"""``mikasa lifelong report``: tables and figures of the runs in some folders.
+
+    mikasa lifelong report runs/ --out report/
+
+A run counts once it is complete. Others are listed with what they lack.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from . import figures
+from .collection import COLUMNS, SCRATCH, Collection, Column, collect, values_of
+from .errors import LifelongError
+from .record import Record
+from .stats import NOTHING, Summary, differs, summarise
+
+__all__ = ["Args", "main", "write_report"]
+
+NAV = COLUMNS[:6]
+"""The metrics of Continual NavBench."""
+SAME_MARK = "†"
+"""Follows a PER that Welch's test does not tell from the best one of its column."""
+
+
+@dataclass
+class Args:
+    """Make tables and figures of runs of `mikasa lifelong run`."""
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders, or folders that contain such folders at any depth."""
+    out: Path = Path("report-lifelong")
+    """The folder for report.md, the same as one file report.html, runs.csv and the figures, none of which may exist."""
+
+
+def _show(column: Column, summary: Summary) -> str:
+    if math.isnan(summary.mean):
+        return "-"
+    scale, places = (100, 1) if column.percent else (1, 2)
+    text = f"{scale * summary.mean:.{places}f}"
+    if not math.isnan(summary.low):
+        text += f" ({scale * summary.low:.{places}f} to {scale * summary.high:.{places}f})"
+    return text
+
+
+class _Table:
+    """All metrics of all streams and learners."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self.streams, self.learners = collection.streams(), collection.learners()
+        self.values: dict[tuple[str, str, str], list[float]] = {}  # stream, learner, metric: one for each seed
+        self.summaries: dict[tuple[str, str, str], Summary] = {}
+        self.notes: list[str] = []
+        for stream in self.streams:
+            for learner in collection.runs[stream]:
+                found = [self._values(column, stream, learner) for column in COLUMNS]
+                for column, values, summary in zip(COLUMNS, found, summarise(found), strict=True):
+                    self.values[stream, learner, column.name] = values
+                    self.summaries[stream, learner, column.name] = summary
+        self.means = {
+            (learner, column.name): self._mean(learner, column) for learner in self.learners for column in NAV
+        }
+
+    def _values(self, column: Column, stream: str, learner: str) -> list[float]:
+        try:
+            return list(values_of(column, self.collection, stream, learner).values())
+        except LifelongError as error:
+            self.notes.append(f"{stream}, {learner}: {error}")
+            return []
+
+    def summary(self, stream: str, learner: str, column: Column) -> Summary:
+        """Mean over seeds."""
+        return self.summaries.get((stream, learner, column.name), NOTHING)
+
+    def over_streams(self, learner: str, column: Column) -> Summary:
+        """Mean over the streams of the means over seeds; nothing unless the learner has runs of every stream."""
+        return self.means[learner, column.name]
+
+    def _mean(self, learner: str, column: Column) -> Summary:
+        each = [self.summary(stream, learner, column) for stream in self.streams]
+        if len(each) == 1:
+            return each[0]
+        if any(math.isnan(summary.mean) for summary in each):
+            return NOTHING
+        mean = statistics.fmean(summary.mean for summary in each)
+        counts = {summary.runs for summary in each}
+        if len(counts) > 1 or counts == {1}:
+            return Summary(mean, math.nan, math.nan, min(counts))
+        from mikasa_robo.tools.intervals import aggregate
+
+        scores = np.array([self.values[stream, learner, column.name] for stream in self.streams])  # (streams, seeds)
+        estimate = aggregate(scores.T)[0]  # resamples the seeds within each stream
+        return Summary(mean, estimate.low, estimate.high, counts.pop())
+
+    def stream_lines(self, stream: str) -> list[str]:
+        """The table of one stream."""
+        learners = [name for name in self.learners if name in self.collection.runs[stream]]
+        best = self._best([self.summary(stream, name, NAV[0]).mean for name in learners])
+        rows = []
+        for i, learner in enumerate(learners):
+            cells = [_show(column, self.summary(stream, learner, column)) for column in COLUMNS]
+            if i == best:
+                cells[0] = f"**{cells[0]}**"
+            elif best is not None and not differs(*(self.values[stream, n, "per"] for n in (learner, learners[best]))):
+                runs = [len(self.values[stream, n, "per"]) for n in (learner, learners[best])]
+                cells[0] += SAME_MARK if min(runs) > 1 else ""
+            rows.append((learner, str(len(self.collection.runs[stream][learner])), *cells))
+        return _lines(("Learner", "Seeds", *(column.title for column in COLUMNS)), rows)
+
+    def mean_lines(self) -> list[str]:
+        """The table of all streams: PER of each, then the means of all metrics."""
+        header = (
+            "Learner",
+            *(f"PER {stream}" for stream in self.streams),
+            *(f"{column.title}, mean" for column in NAV),
+        )
+        rows = []
+        for learner in self.learners:
+            each = [_show(NAV[0], self.summary(stream, learner, NAV[0])) for stream in self.streams]
+            rows.append((learner, *each, *(_show(column, self.over_streams(learner, column)) for column in NAV)))
+        return _lines(header, rows)
+
+    @staticmethod
+    def _best(means: Sequence[float]) -> int | None:
+        known = [(mean, i) for i, mean in enumerate(means) if not math.isnan(mean)]
+        return max(known, key=lambda pair: pair[0])[1] if len(known) > 1 else None
+
+
+def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = "|---|" + "---:|" * (len(header) - 1)
+    return ["| " + " | ".join(header) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def write_report(collection: Collection, out: Path) -> Path:
+    """Write report.md, report.html, runs.csv and the figures with their CSV files into ``out``; return report.md's path.
+
+    Raises:
+        mikasa_robo.tools.env_ids.OptionError: ``out`` cannot be used, or a file exists. Nothing has been written.
+        ModuleNotFoundError: rliable, matplotlib or Python-Markdown is not installed.
+    """
+    from mikasa_robo.tools.extras import require_modules
+    from mikasa_robo.tools.html import to_html
+    from mikasa_robo.tools.output import require_new_files
+
+    table = _Table(collection)
+    report, page, runs = out / "report.md", out / "report.html", out / "runs.csv"
+    radar, bars = out / "radar.png", out / "bars.png"
+    curves = {stream: out / f"curves-{stream}.png" for stream in table.streams}
+    pictures = [radar, bars, *curves.values()]
+    require_new_files(out, [report, page, runs, *pictures, *(path.with_suffix(".csv") for path in pictures)])
+    require_modules("report", "rliable", "matplotlib", "markdown")
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "# Across tasks",
+        "",
+        "PER: mean success of all tasks after the last, in %. BWT: that, minus success right after each task's own stage. "
+        f"FWT: success after the own stage, minus that of {SCRATCH}, which trains from scratch. MEM: numbers held, in "
+        "networks. INF: one forward with 64 items on one thread. TRN: training time without evaluation. INF and TRN compare "
+        "only runs of one quiet machine. In parentheses: 95 % bootstrap over seeds, which is rough for few of them. "
+        f"{SAME_MARK}: Welch's t-test does not tell it from the best (p ≥ 0.05).",
+        "",
+    ]
+    means = len(table.streams) > 1
+    if means:
+        lines += ["## All streams", "", *table.mean_lines()]
+    for stream in table.streams:
+        record = next(iter(next(iter(collection.runs[stream].values())).values()))
+        lines += [f"## {stream}", "", "Tasks: " + ", ".join(record.tasks) + ".", "", *table.stream_lines(stream)]
+        figures.draw_curves(_ordered(table, stream), curves[stream])
+        lines += [f"![success on each task of {stream}]({curves[stream].name})", ""]
+    if table.streams:
+        cells = {c.name: {n: table.over_streams(n, c) for n in table.learners} for c in NAV}
+        figures.draw_bars(cells, {c.name: c.title for c in NAV}, bars)
+        lines += ["## Figures", "", "Means over all streams.", "", f"![bars]({bars.name})", ""]
+        # A learner that lacks a metric, such as joint, would take the axis from all others.
+        complete = [n for n in table.learners if not any(math.isnan(cells[c.name][n].mean) for c in NAV)]
+        if len(complete) < 2:
+            complete = [n for n in table.learners if not math.isnan(cells["per"][n].mean)]
+        points = {c.title: {n: cells[c.name][n].mean for n in complete} for c in NAV}
+        if figures.draw_radar(points, {c.title: c.higher_is_better for c in NAV}, radar):
+            text = "Each axis runs from the worst learner to the best; where less is better it is reversed."
+            lines += [text, "", f"![radar]({radar.name})", ""]
+    notes = [*dict.fromkeys(table.notes), *(f"`{path}`: {why}" for path, why in collection.problems)]
+    if notes:
+        lines += ["## Problems", "", *(f"- {note}" for note in notes), ""]
+    if not table.streams:
+        lines += ["No complete run was found.", ""]
+    _write_runs(collection, table, runs)
+    text = "\n".join(lines)
+    for path, content in ((report, text), (page, to_html(text, out))):
+        with path.open("x") as file:
+            file.write(content)
+    return report
+
+
+def _ordered(table: _Table, stream: str) -> dict[str, dict[int, Record]]:
+    runs = table.collection.runs[stream]
+    return {learner: runs[learner] for learner in table.learners if learner in runs}
+
+
+def _write_runs(collection: Collection, table: _Table, path: Path) -> None:
+    with path.open("x", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("stream", "learner", "seed", *(column.name for column in COLUMNS)))
+        for stream in table.streams:
+            for learner, by_seed in _ordered(table, stream).items():
+                columns = [table.values[stream, learner, c.name] or [math.nan] * len(by_seed) for c in COLUMNS]
+                for i, seed in enumerate(sorted(by_seed)):
+                    writer.writerow((stream, learner, seed, *(column[i] for column in columns)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with ``argv`` and return its exit code: 1 if no complete run was found."""
+    args = tyro.cli(Args, args=argv, prog="mikasa lifelong report")
+    if not args.paths:
+        print("name at least one folder of a run, or one that holds such folders", file=sys.stderr)
+        return 2
+    from mikasa_robo.tools.env_ids import OptionError
+
+    try:
+        collection = collect(args.paths)
+        report = write_report(collection, args.out)
+    except (LifelongError, OptionError, ModuleNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(report.read_text())
+    print(f"written: {report}, {report.with_suffix('.html').name}")
+    return 0 if collection.runs else 1

@@ -1,0 +1,313 @@
+"""`mikasa lifelong`: its catalog, its data, its commands and their errors, and what importing it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lifelong_helpers import TINY, register_tiny_stream
+
+from mikasa_lifelong import command
+from mikasa_lifelong.arguments import RunArgs
+from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, load_entry_point, register
+from mikasa_lifelong.digits import load_split
+from mikasa_lifelong.errors import LifelongError
+from mikasa_lifelong.learners.registry import LEARNERS
+from mikasa_lifelong.nets import HEADS, NETWORKS
+from mikasa_lifelong.stream import ArrayDataset, Batch, TaskStream, UnionDataset
+from mikasa_lifelong.sweep import WORDS, run_command
+from mikasa_robo.tools import cli
+from mikasa_robo.tools.report import main as report_main
+from mikasa_robo.tools.sweep_plan import SweepError, read_plan
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_importing_it_loads_neither_torch_nor_sapien() -> None:
+    code = (
+        "import sys, mikasa_lifelong, mikasa_lifelong.stream, mikasa_lifelong.learners.registry, mikasa_lifelong.command\n"
+        "print(*(name for name in ('torch', 'sapien', 'mani_skill', 'sklearn', 'scipy') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == ""
+
+
+# ---- catalog and data
+def test_every_row_can_be_loaded() -> None:
+    names = [*(row.entry_point for row in TASKS.values()), *(row.entry_point for row in LEARNERS.values())]
+    names += [*(row.entry_point for row in NETWORKS.values()), *HEADS.values()]
+    for entry_point in dict.fromkeys(names):
+        assert callable(load_entry_point(entry_point)), entry_point
+    for row in STREAMS.values():
+        assert row.network in NETWORKS
+        assert set(row.tasks) <= set(TASKS)
+
+
+def test_a_stream_of_ones_own() -> None:
+    row = STREAMS["split-digits"]
+
+    def own(**changes: Any) -> StreamRow:
+        values = {f: getattr(row, f) for f in row.__dataclass_fields__}
+        return StreamRow(**{**values, **changes})
+
+    for changes, message in (
+        ({}, "there is a stream 'split-digits' already"),
+        ({"name": "own", "tasks": ()}, "has no tasks"),
+        ({"name": "own", "tasks": ("digits-10",)}, "there is no task 'digits-10'; did you mean digits-01"),
+    ):
+        with pytest.raises(LifelongError, match=message):
+            register(streams=[own(**changes)])
+    assert "own" not in STREAMS
+    twice = TaskStream(own(name="own", tasks=("digits-01", "digits-23", "digits-01")))
+    assert twice.tasks[0] is twice.tasks[2]
+    assert len(twice) == 3
+    with pytest.raises(LifelongError, match="one network has to serve all tasks"):
+        TaskStream(own(name="own", tasks=("digits-01", "permuted-digits-1")))
+
+
+def test_the_digits_are_split_once_and_for_all() -> None:
+    (x, y), (x_test, y_test) = load_split()
+    assert (len(x), len(x_test)) == (1258, 539)
+    assert x.min() == 0
+    assert x.max() == 1
+    assert len(np.unique(np.concatenate([x, x_test]), axis=0)) > 1790, "no picture is on both sides"
+    pair = TaskStream(STREAMS["split-digits"]).tasks[1]
+    data = pair.dataset(seed=1)
+    batch = data.draw(np.arange(len(data)), np.random.default_rng(0))
+    assert len(data) == int(np.isin(y, (2, 3)).sum())
+    assert batch["label"].sum() == int((y == 3).sum())
+
+    class Knows:
+        """Answers as told."""
+
+        def __init__(self, answers: np.ndarray[Any, Any]) -> None:
+            self.answers = answers
+
+        def on_episode_start(self) -> None: ...
+
+        def act(self, obs: Batch) -> np.ndarray[Any, Any]:
+            return self.answers[: len(obs["x"])]
+
+    truth = (y_test[np.isin(y_test, (2, 3))] == 3).astype(int)
+    right = pair.evaluate(Knows(truth), None)
+    assert (right.successes, right.trials, right.value) == (len(truth), len(truth), 1.0)
+    assert pair.evaluate(Knows(1 - truth), 10).successes == 0
+    assert pair.evaluate(Knows(truth), 10).trials == 10
+
+
+def test_permuted_digits_are_the_same_digits() -> None:
+    stream = TaskStream(STREAMS["permuted-digits"])
+    plain, shuffled = (stream.dataset(k, 1).draw(np.arange(50), np.random.default_rng(0)) for k in (0, 3))
+    assert (plain["label"] == shuffled["label"]).all()
+    assert not (plain["x"] == shuffled["x"]).all()
+    np.testing.assert_array_equal(np.sort(plain["x"]), np.sort(shuffled["x"]))
+
+
+def test_a_union_draws_from_its_parts() -> None:
+    rng = np.random.default_rng(0)
+    parts = [ArrayDataset({"x": np.arange(n) + 100 * i, "y": np.zeros((n, 2))}) for i, n in enumerate((3, 1, 4))]
+    union = UnionDataset(parts)
+    assert len(union) == 8
+    assert union.numbers_per_item == 3
+    rows = np.array([7, 0, 3, 3, 2, 4])
+    assert union.draw(rows, rng)["x"].tolist() == [203, 0, 100, 100, 2, 200]
+    assert sorted(union.take(rows).draw(np.arange(6), rng)["x"].tolist()) == [0, 2, 100, 100, 200, 203]
+    with pytest.raises(LifelongError, match=r"columns of length \{'x': 2, 'y': 3\}"):
+        ArrayDataset({"x": np.zeros(2), "y": np.zeros(3)})
+
+
+# ---- commands
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for name in (*STREAMS, *TASKS, *LEARNERS):
+        assert re.search(rf"^{name} ", shown, re.MULTILINE), name
+    assert cli.main(["list", "--suite", "lifelong"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in STREAMS)
+    assert cli.main(["list", "--suite", "lifelong", "--family", "X"]) == 2
+    assert cli.main(["lifelong", "--help"]) == 0
+    assert "sweep" in capsys.readouterr().out
+    assert command.main(["learn"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--stream split-digit", r"--stream split-digit: there is no stream 'split-digit'; did you mean split-digits"),
+        ("", r"--stream is missing"),
+        ("--stream split-digits --learner ecw", r"there is no learner 'ecw'; did you mean ewc"),
+        ("--stream split-digits --network mlp", r"--network mlp: there is no network 'mlp'; use one of residual-mlp"),
+        ("--stream split-digits --gamma 0.5", r"--gamma 0.5 is not an option of sequential but of ewc-online"),
+        ("--stream split-digits --learner er --capacity -1", r"--capacity -1 must be at least 0"),
+        ("--stream split-digits --learning-rate 0", r"--learning-rate 0.0 must be above 0"),
+        ("--stream split-digits --learner hispo --threshold 2", r"--threshold 2.0 must be at most 1"),
+        ("--stream split-digits --steps 3", r"--checkpoints 5 is more than --steps 3"),
+        ("--stream split-digits --protocol paper", r"--protocol paper: split-digits is in no paper"),
+        ("--stream split-digits --run-dir {file}", r"--run-dir .* is a file; name a folder"),
+        ("--resume {file}", r"holds no checkpoint"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name_value_and_fix(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert command.main(["run", *words.format(file=tmp_path / "file").split()]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_pnn_needs_a_network_with_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = NETWORKS["residual-mlp"]
+    plain = type(row)(name="plain", summary="", entry_point=row.entry_point)
+    monkeypatch.setattr("mikasa_lifelong.arguments.NETWORKS", {**NETWORKS, "plain": plain})
+    with pytest.raises(
+        LifelongError, match=r"pnn needs a network with columns \(residual-mlp\); split-digits uses plain"
+    ):
+        RunArgs(stream="split-digits", learner="pnn", network="plain").completed()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs of ewc and scn with two seeds each, but of ewc also seed 3."""
+    register_tiny_stream()
+    folder = tmp_path_factory.mktemp("runs")
+    tiny = {**TINY, "steps": 30, "checkpoint_every": 1000}
+    options = [word for name, value in tiny.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    pairs = [("scn", 1), ("scn", 2), ("ewc", 1), ("ewc", 2), ("ewc", 3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)  # slow on a busy disk
+        for learner, seed in pairs:
+            words = [
+                "--learner",
+                learner,
+                "--seed",
+                str(seed),
+                "--run-dir",
+                str(folder / f"{learner}{seed}"),
+            ]
+            assert command.main(["run", *options, *words]) == 0
+    return folder
+
+
+def test_a_report_has_tables_figures_and_their_numbers(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["report", str(runs), "--out", str(tmp_path / "a")]) == 0
+    shown = capsys.readouterr().out
+    assert "tiny-digits, ewc: fwt_nav needs scn runs of seeds 3" in shown
+    (scn,) = re.findall(r"^\| scn \| 2 \|.*$", shown, re.MULTILINE)
+    assert "| 0.0 (0.0 to 0.0) | 0.0 (0.0 to 0.0) | 3.00" in scn, "no forgetting, no transfer, three networks"
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert {"report.md", "report.html", "runs.csv", "bars.png", "bars.csv"} <= names
+    assert {"curves-tiny-digits.png", "curves-tiny-digits.csv"} <= names
+    lines = (tmp_path / "a" / "runs.csv").read_text().splitlines()
+    assert len(lines) == 1 + 5
+    assert command.main(["report", str(runs), "--out", str(tmp_path / "a")]) == 2
+    assert "already contains" in capsys.readouterr().err
+
+    two = [str(runs / name) for name in ("scn1", "scn2", "ewc1", "ewc2")]
+    assert command.main(["report", *two, "--out", str(tmp_path / "b")]) == 0
+    assert "Problems" not in capsys.readouterr().out
+    assert (tmp_path / "b" / "radar.csv").read_text().startswith("learner,PER,BWT,FWT,MEM,")
+    assert command.main(["report", str(runs / "nowhere")]) == 2
+
+
+def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads((runs / "ewc1" / "record.json").read_text())
+    for name, changes in (
+        ("unfinished", {"complete": False}),
+        ("other version", {"format": "mikasa/lifelong/9"}),
+        ("again", {}),
+        ("other", {"seed": 7, "args": {**content["args"], "strength": 9.0}}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(json.dumps({**content, **changes}))
+    assert command.main(["report", str(runs / "ewc1"), str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "unfinished, in stage 3 of 3" in shown
+    assert "has the format 'mikasa/lifelong/9'" in shown
+    assert "not counted: tiny-digits, ewc, seed 1 is there already" in shown
+    assert "differs from others of ewc in strength" in shown
+
+
+def test_the_report_of_training_runs_shows_them_apart(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_main([str(runs), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "## Across tasks" in shown
+    assert "`tiny-digits`" in shown
+    assert "## Training runs" not in shown
+
+
+# ---- sweeps
+SWEEP = """
+out = "runs/digits"
+streams = ["split-digits", "permuted-digits"]
+learners = ["scn", "ewc"]
+seeds = [1, 2]
+[options.ewc]
+strength = 10
+fisher = "minibatch"
+"""
+
+
+def test_a_sweep_plans_streams_learners_and_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP)
+    planned = read_plan(file, WORDS).runs
+    assert len(planned) == 8
+    assert planned[2].name == "split-digits__ewc__1"
+    words = run_command(planned[2], Path("/runs/a"), resume=False)
+    assert words[:3] == ["-m", "mikasa_lifelong.command", "run"]
+    text = " ".join(words)
+    for part in ("--stream split-digits", "--learner ewc", "--seed 1", "--run-dir /runs/a", "--fisher minibatch"):
+        assert part in text
+    assert run_command(planned[2], Path("/runs/a"), resume=True)[3:] == ["--resume", "/runs/a"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("streams", "tasks", r"tasks is not known here"),
+        ('"split-digits"', '"split-digit"', r"streams: split-digit: there is no stream .* did you mean split-digits"),
+        ('"ewc"]', '"ecw"]', r"learners: ecw: there is no learner 'ecw'; did you mean ewc"),
+        ("strength = 10", "strenght = 10", r"options.ewc.strenght is not known here"),
+        ("strength = 10", "seed = 10", r"options.ewc.seed is set by the sweep itself"),
+        ("strength = 10", 'strength = "high"', r"options.ewc.strength = 'high' is of the wrong kind"),
+        ("strength = 10", "strength = -1", r"options.ewc: --strength -1 must be at least 0"),
+        ("strength = 10", "capacity = 10", r"options.ewc: --capacity 10 is not an option of ewc but of er"),
+        ('"minibatch"', '"batch"', r"options.ewc.fisher = 'batch' is of the wrong kind"),
+    ],
+)
+def test_a_bad_sweep_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    assert old in SWEEP
+    file.write_text(SWEEP.replace(old, new, 1))
+    with pytest.raises(SweepError, match=message):
+        read_plan(file, WORDS)
+
+
+@pytest.mark.slow
+def test_a_sweep_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray")
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        f'out = "{tmp_path / "runs"}"\nstreams = ["split-digits"]\nlearners = ["frz"]\nseeds = [1]\n'
+        '[options.frz]\nprotocol = "smoke"\nhidden_size = 8\ntimed_forwards = 5\n'
+    )
+    assert command.main(["sweep", str(file), "--num-cpus", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 1 runs are finished" in shown
+    assert "mikasa lifelong report" in shown
+    assert command.main(["sweep", str(file), "--dry-run"]) == 0
+    assert "skipped" in capsys.readouterr().out

@@ -1,0 +1,153 @@
+"""Runs of every learner are killed at any moment, and go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lifelong_helpers import TINY, play_loop, same, tiny_args
+
+from mikasa_lifelong.command import main
+from mikasa_lifelong.learners.registry import LEARNERS
+from mikasa_lifelong.record import read_record
+from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.loggers import sole_writer
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread", "no_sync")
+
+CHILD = Path(__file__).with_name("lifelong_child.py")
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy disk `os.fsync` takes longer than all else here, and only a crash of the machine shows the difference."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+SEVERAL_NETWORKS = ("pnn", "hispo")
+"""These are also killed in the first step of the second stage, so that they go on from the end of the first."""
+MEASUREMENTS = (2, 5, 9, 11)
+"""In the middle of the first stage's measurements, in training of the next, and in the measurements after it."""
+
+
+def words_of(learner: str, run_dir: Path, **changes: Any) -> list[str]:
+    """The options of a tiny run."""
+    words = ["--learner", learner, "--run-dir", str(run_dir)]
+    args = tiny_args(learner, **changes)
+    for name in {**TINY, **args.learner_options(), **changes}:
+        words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    return words
+
+
+def kill(jobs: list[tuple[list[str], str, int]]) -> None:
+    """Plays runs that die at their calls."""
+    done = subprocess.run(
+        [sys.executable, str(CHILD), json.dumps(jobs)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [-signal.SIGKILL] * len(jobs), done.stderr
+
+
+def course(run_dir: Path) -> tuple[Any, ...]:
+    """What must be the same: all measurements, the learning curve, and the last state of the learner."""
+    record = read_record(run_dir)
+    newest = Checkpoints.load_newest(run_dir)
+    sizes = record.one_network, record.inference_numbers, record.training_numbers, record.steps
+    return record.measurements, (run_dir / "progress.csv").read_text(), sizes, newest["learner"], newest["step"]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of runs that were killed in their second stage: LEARNER-step in training, LEARNER-end in consolidation."""
+    folder = tmp_path_factory.mktemp("killed")
+    jobs = []
+    for learner in LEARNERS:
+        jobs.append((words_of(learner, folder / f"{learner}-step"), "step", 6))
+        # 70 examples, 32 a piece, or four batches of 8. HiSPO's first stage has one, then 71 mixtures, 64 at a time.
+        pieces = {"ewc": 6, "ewc-online": 4, "hispo": 3, "joint": 1}.get(learner, 2)
+        jobs.append((words_of(learner, folder / f"{learner}-end"), "end", pieces))
+    jobs += [(words_of(learner, folder / f"{learner}-begin"), "step", 4) for learner in SEVERAL_NETWORKS]
+    best = {count: words_of("sequential", folder / f"best-{count}", select="best") for count in MEASUREMENTS}
+    jobs += [(words, "evaluate", count) for count, words in best.items()]
+    kill(jobs)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_killed_and_resumed_is_as_if_it_had_not_been(learner: str, killed: Path, tmp_path: Path) -> None:
+    play_loop(tmp_path / "whole", learner)
+    expected = course(tmp_path / "whole")
+    for moment in ("step", "end", *(["begin"] if learner in SEVERAL_NETWORKS else [])):
+        folder = killed / f"{learner}-{moment}"
+        assert not (folder / "final_eval.json").exists()
+        assert not read_record(folder).complete
+        assert main(["run", "--resume", str(folder)]) == 0
+        assert same(course(folder), expected), moment
+        assert read_record(folder).complete
+        assert json.loads((folder / "final_eval.json").read_text())["algorithm"] == learner
+
+
+@pytest.mark.slow
+def test_killed_between_measurements_and_with_the_best_checkpoint(
+    killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play_loop(tmp_path / "whole", "sequential", select="best")
+    for count in MEASUREMENTS:
+        folder = killed / f"best-{count}"
+        if count == 2:  # before the first file to resume from
+            assert main(["run", "--resume", str(folder)]) == 2
+            assert "holds no checkpoint" in capsys.readouterr().err
+        else:
+            assert main(["run", "--resume", str(folder)]) == 0
+            assert same(course(folder), course(tmp_path / "whole")), count
+    R = read_record(tmp_path / "whole").array()
+    for k in range(3):
+        assert R[k + 1, -1, k] == R[k + 1, :-1, k].max(), "the best checkpoint is what is kept"
+
+
+def test_what_cannot_go_on_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*words: str) -> str:
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert main(["run", *words]) == 2
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        return capsys.readouterr().err
+
+    folder = tmp_path / "run"
+    assert main(["run", *words_of("sequential", folder)]) == 0
+    assert "PER" in capsys.readouterr().out
+    assert "is complete" in refused("--resume", str(folder))
+    assert "exists and is not empty" in refused("--run-dir", str(folder), "--stream", "tiny-digits")
+    (folder / "final_eval.json").unlink()
+    assert "--steps 5 differs from 3" in refused("--resume", str(folder), "--steps", "5")
+    assert "--learner er differs from sequential" in refused("--resume", str(folder), "--learner", "er")
+    with sole_writer(folder):
+        assert "another process" in refused("--resume", str(folder))
+    assert main(["run", "--resume", str(folder)]) == 0, "only the result was missing"
+
+    other = tmp_path / "other"
+    other.mkdir()
+    payload = {"algorithm": "ppo-mlp", "world_size": 1, "args": {}, "weights": torch.zeros(1)}
+    Checkpoints(other, 2).save(1, payload)
+    assert "is a run of `mikasa train ppo-mlp`" in refused("--resume", str(other))
+
+
+def test_a_run_that_diverges_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = dataclasses.replace(tiny_args("sequential"), run_dir=tmp_path / "run")
+    words = words_of("sequential", tmp_path / "run", learning_rate=1e30)
+    assert args.run_dir is not None
+    assert main(["run", *words]) == 1
+    assert "the loss of step 2 of task 1 is" in capsys.readouterr().err
