@@ -479,6 +479,7 @@ def _rows() -> Iterator[TaskSpec]:
             family,
             _HIDDEN,
             memory="spatial",
+            certification="report held",
             paper=False,
             cue=90,
             oracle="initial velocity of the ball",

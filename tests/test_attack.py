@@ -208,7 +208,7 @@ def test_results_are_kept_and_only_what_is_missing_is_trained(
         (COLOR, 100, 200, "012345678+"),
         ("ShellGamePush-v0", 100, 200, "012345678+"),
     }
-    assert "at chance" in capsys.readouterr().out
+    assert "not above chance" in capsys.readouterr().out
     assert main([*words, "--seeds", "1", "2", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("not trained yet") == 2
     assert len(trainer.runs) == 2
@@ -216,7 +216,7 @@ def test_results_are_kept_and_only_what_is_missing_is_trained(
     assert [run.seed for run in trainer.runs] == [1, 1, 2, 2]
     assert capsys.readouterr().out.count("kept (commit 012345678+)") == 2
     assert (
-        "| `RememberColor3-v0` | held | objects+joints+time | 33.3 | 33.3 (30 to 37) | at chance |"
+        "| `RememberColor3-v0` | held | objects+joints+time | 33.3 | 33.3 (30 to 37) | not above chance |"
         in (tmp_path / "attack.md").read_text()
     ), "600 episodes of two runs"
     command = json.loads((tmp_path / f"{COLOR}__ppo__held__objects+joints+time__50000__1/final_eval.json").read_text())

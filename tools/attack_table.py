@@ -34,7 +34,7 @@ __all__ = [
 LEVEL = 0.999
 """Level of the intervals that decide, as in benchmarks/memory_need.py: with some 100 comparisons, one in twenty would be a
 false alarm at 0.95."""
-AT_CHANCE, FIND = "at chance", "above chance: a find"
+AT_CHANCE, FIND = "not above chance", "above chance: a find"
 ORACLE_PARTS = ("oracle", "state")
 """Parts of an observation that hold what has to be remembered."""
 Reference = tuple[int, int]
