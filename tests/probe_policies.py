@@ -82,7 +82,12 @@ class SkilledPolicy:
         valid = ((age >= 0) & (age <= self.lasts))[:, 0] & self.uses_state
         before = look({**normalized_obs, "objects": known["seen"]}, objects)
         now = look(normalized_obs, objects)
-        history = History([before, now], torch.stack([valid, torch.ones_like(valid)]))
+        # as if the older view, the last one of the cue, had been the last but one
+        history = History(
+            [before, now],
+            torch.stack([valid, torch.ones_like(valid)]),
+            elapsed=torch.full_like(t, self.task.timeline.cue),
+        )
         action = self.skill.act(now, self.skill.from_history(history, self.guess), self.info())
         if self.hides:
             self.hidden, known = known, self.empty(len(t))

@@ -352,7 +352,7 @@ def test_the_terms_are_those_that_make_up_the_reward(color: Env) -> None:
         assert [line.split(":")[0] for line in lines] == [*scales, "success"]
         assert sum(numbers(line)[0] for line in lines) == pytest.approx(expected, abs=0.005 * len(lines))
         assert lines[0].endswith("of 1")
-    assert len({tuple(lines) for lines in env.lines()}) == N
+    assert len({tuple(lines) for lines in env.lines()}) > 1, "of each environment by itself"
 
 
 # ---------------------------------------------------------------------- task info
