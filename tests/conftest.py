@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,28 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forget() -> Iterator[Callable[[], None]]:
+    """A function that forgets the modules of a user's own, as a new process does not know them. Called before and after."""
+    import gymnasium as gym
+
+    from mikasa_robo import catalog
+    from mikasa_robo.baselines.registry import ALGORITHMS, NETWORKS
+
+    def function() -> None:
+        for registry in (ALGORITHMS, NETWORKS):
+            for name in [name for name in registry if name.startswith("toy-")]:
+                del registry[name]
+        for name in ("toy_learners", "examples.point_back"):
+            sys.modules.pop(name, None)
+        gym.registry.pop("PointBack-v0", None)
+        catalog._TABLE.pop("PointBack-v0", None)
+
+    function()
+    yield function
+    function()
 
 
 # ---------------------------------------------------------------------- several processes

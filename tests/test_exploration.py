@@ -211,9 +211,9 @@ def test_a_run_resumes_to_the_bit(module: Any, kind: str, tmp_path: Path, monkey
         ("--exploration state-dependent --init-log-std 2", "--init-log-std 2.0 .* -5 to 1"),
         ("--value-clip 0", "--value-clip 0.0 .* above 0"),
         ("--value-warmup-steps 600000", "--value-warmup-steps 600000 .* never learns"),
-        ("--label a/b", "--label 'a/b' cannot be used"),
     ],
 )
+@pytest.mark.usefixtures("forget")
 def test_what_cannot_be_used_is_named(
     argv: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

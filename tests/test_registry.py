@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 import torch
 from sim_helpers import ROOT
 
-from mikasa_robo import catalog
 from mikasa_robo.baselines.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -34,8 +33,6 @@ from mikasa_robo.baselines.networks import ActorCritic
 from mikasa_robo.baselines.ppo_lstm import Player
 from mikasa_robo.baselines.ppo_mlp import Args
 from mikasa_robo.baselines.registry import (
-    ALGORITHMS,
-    NETWORKS,
     RegistryError,
     get_algorithm,
     register_algorithm,
@@ -52,22 +49,10 @@ SMALL = shlex.split(
 
 
 @pytest.fixture(autouse=True)
-def forget() -> Iterator[Any]:
-    """Gives a function that forgets the modules of the user's own, as a new process would not know them."""
-
-    def function() -> None:
-        for registry in (ALGORITHMS, NETWORKS):
-            for name in [name for name in registry if name.startswith("toy-")]:
-                del registry[name]
-        for name in ("toy_learners", "examples.point_back"):
-            sys.modules.pop(name, None)
-        gym.registry.pop("PointBack-v0", None)
-        catalog._TABLE.pop("PointBack-v0", None)
-
+def as_in_a_new_process(forget: Callable[[], None]) -> Iterator[None]:
+    """Nobody has imported modules of a user's own, and torch's threads are as they were."""
     threads = torch.get_num_threads()
-    function()
-    yield function
-    function()
+    yield
     torch.set_num_threads(threads)
 
 

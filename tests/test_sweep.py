@@ -18,7 +18,6 @@ import psutil
 import pytest
 from tool_helpers import OWN_ID, own_task
 
-from mikasa_robo.baselines import registry
 from mikasa_robo.tools import sweep as module
 from mikasa_robo.tools.report import collect
 from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
@@ -423,11 +422,8 @@ def test_a_task_of_ones_own_is_swept_by_its_module(own_task: str, tmp_path: Path
         read_plan(file)
 
 
-def test_an_algorithm_of_ones_own_is_swept_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in ("ALGORITHMS", "NETWORKS"):  # as if nobody had imported toy_learners
-        known = {name: spec for name, spec in getattr(registry, table).items() if not name.startswith("toy-")}
-        monkeypatch.setattr(registry, table, known)
-    monkeypatch.delitem(sys.modules, "toy_learners", raising=False)
+@pytest.mark.usefixtures("forget")
+def test_an_algorithm_of_ones_own_is_swept_by_its_module(tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(
         GOOD.replace('"ppo-mlp"', '"toy_learners:toy-search"').replace("options.ppo-mlp", "options.toy-search")
