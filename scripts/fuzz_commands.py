@@ -11,8 +11,22 @@ from typing import Any
 
 from fuzz_values import STRINGS, path_word, pick, word
 
+from mikasa_lifelong.arguments import RunArgs
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
-from mikasa_robo.tools import attack, doctor, evaluate, expert, gallery, plot, probe, record, report, sweep
+from mikasa_robo.tools import (
+    attack,
+    collect,
+    data,
+    doctor,
+    evaluate,
+    expert,
+    gallery,
+    plot,
+    probe,
+    record,
+    report,
+    sweep,
+)
 from mikasa_robo.tools.cli import ListTasks
 
 __all__ = ["command_line"]
@@ -49,7 +63,17 @@ GOOD: dict[str, tuple[tuple[str, ...], int]] = {
     "sweep": (("sweep sweep.toml --dry-run",), 7),
     "attack": (("attack --env-id RememberColor3-v0 --dry-run", "attack --env-id all --arm free --dry-run"), 7),
     "probe": (("probe --checkpoint robo.pt --episodes 10 --num-envs 2 --out out.json",), 5),
-    "list": (("list", "list --suite base"), 6),
+    "collect": (("collect --env-id RememberColor3-v0 --episodes 2 --num-envs 2 --out out",), 6),
+    "data": (("data check folder", "data show run --no-figure", "data replay folder", "data formats"), 5),
+    "lifelong": (
+        (
+            "lifelong run --stream split-digits --steps 2 --checkpoints 1 --timed-forwards 2 --run-dir out",
+            "lifelong list",
+            "lifelong report run --out out",
+        ),
+        6,
+    ),
+    "list": (("list", "list --suite base", "list --suite lifelong"), 6),
     "doctor": (("doctor --help",), 2),
 }
 OPTIONS: dict[str, type] = {
@@ -62,13 +86,17 @@ OPTIONS: dict[str, type] = {
     "sweep": sweep.Args,
     "attack": attack.Args,
     "probe": probe.Args,
+    "collect": collect.Options,
+    "data": data.Show,
+    "lifelong": RunArgs,
     "list": ListTasks,
     "doctor": doctor.Options,
 }
 SLOW = (
     "total_timesteps", "num_envs", "eval_num_envs", "eval_episodes", "episodes", "update_epochs", "num_steps", "size",
     "video_episodes", "num_workers", "num_cpus", "stagger_groups", "keep_checkpoints", "num_minibatches", "hidden_sizes",
-    "encoder_sizes", "head_sizes", "lstm_size", "video", "compile", "k",
+    "encoder_sizes", "head_sizes", "lstm_size", "video", "compile", "k", "steps", "checkpoints", "timed_forwards", "draws",
+    "fisher_samples", "hidden_size", "batch_size", "capacity",
 )  # fmt: skip
 """Options whose large values would be a wish for more work."""
 NOT_CHANGED = ("track", "wandb_project", "wandb_mode", "address", "dry_run", "video", "compile")
