@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.evaluate import Args, evaluate_checkpoints
 from mikasa_robo.tools.evaluate import main as eval_main
 from mikasa_robo.tools.evaluate_remote import evaluate_remote, partial_path
+from mikasa_robo.tools.runs import collect
 
 __all__ = ["own_task"]  # a fixture
 
@@ -389,6 +391,27 @@ def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> Non
         assert content["runs"][0]["episodes"][name][:3] == whole["runs"][0]["episodes"][name][:3]
     assert content["runs"][0]["episodes"]["lengths"] == [5, 20, 5, 5]
     assert not partial_path(out).exists()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_servers_of_the_documentation_are_evaluated(number: int, tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "remote-policies.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[number]
+    *lines, last = code.replace("8000", "0").replace(", 8)", ", 1)").strip().splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join([*lines, f"server = {last.removesuffix('.serve_forever()')}"]), names)
+    server = names["server"]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        port = server.port if isinstance(server, PolicyServer) else server.socket.getsockname()[1]
+        content, out = evaluate_remote(remote(port, tmp_path / "e.json"), make_factory=reach)
+    finally:
+        server.close() if isinstance(server, PolicyServer) else server.shutdown()
+        thread.join(10)
+    assert content["algorithm"] == "my-policy"
+    assert content["runs"][0]["episodes"]["lengths"] == [20] * 4
+    assert collect([out]).runs[0].algorithm == "my-policy"
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: A
 
     pairs = [("env_id", content["env_id"], checkpoint.env_id)]
     for name in SHARED_ARGS:
-        # The server's evaluation has its observations spelt out, and the physics backend is free.
+        # The evaluation of a served policy has its observations spelt out, and the physics backend is free.
         ours = json.loads(json.dumps(getattr(checkpoint.args, name)))
         if name != "sim_backend" and not (name == "obs" and run.get("checkpoint") is None):
             pairs.append((name, content["settings"].get(name), ours))
