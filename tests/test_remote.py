@@ -308,7 +308,7 @@ def test_a_server_of_ones_own_that_fails(tmp_path: Path, capsys: pytest.CaptureF
         (pack({"actions": np.full((2, 1), np.nan)}), "actions are not finite"),
         (b"\xc1", "is not msgpack"),
         (b"x" * (16 * 2**20 + 1), "answered with more than 16777216 bytes"),
-        ("Traceback:\n  KeyError: 'image'\n", "reports an error: KeyError: 'image'"),
+        ("Traceback:\n  KeyError: 'image'\x1b[2J\n", r"reports an error: KeyError: 'image'\?\[2J;"),
         (None, r"sent no answer within 0\.\d s; .* --timeout"),
     ],
 )
@@ -385,6 +385,10 @@ def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> Non
         ):
             evaluate_remote(remote(port, out, episodes=5), make_factory=reach)
         assert partial_path(out).read_bytes() == kept
+        partial_path(out).write_bytes(kept.replace(b"[true,", b"[1,").replace(b"[false,", b"[0,"))
+        with pytest.raises(OptionError, match="an outcome is not of the types"):
+            evaluate_remote(remote(port, out), make_factory=reach)
+        partial_path(out).write_bytes(kept)
         content, _ = evaluate_remote(remote(port, out), make_factory=lambda args: Staggered)
     for name in ("success_once", "returns", "lengths"):
         # episode 3 is played by environment 0 now, which ends earlier

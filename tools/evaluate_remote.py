@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import torch
 
+import mikasa_robo
 import mikasa_suite
 from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.command import env_factory
@@ -104,6 +105,8 @@ def evaluate_remote(
             kept = partial.write(outcomes)
             if isinstance(error, RemotePolicyError):
                 raise RemotePolicyError(f"{error}; {kept}") from error
+            if isinstance(error, KeyboardInterrupt):
+                mikasa_suite.tell(mikasa_suite.exit_code(error), kept)
             raise
         result = join_outcomes([outcomes[k] for k in range(episodes)], FIRST_SEED)
         entry = {
@@ -197,6 +200,7 @@ class _Partial:
             **served_settings(trained),
             "sim_backend": trained.sim_backend,
             "episodes": episodes,
+            "version": mikasa_robo.__version__,
             "server": _plain(metadata),
         }
 
@@ -215,6 +219,8 @@ class _Partial:
             }
             if not all(0 <= k < self.episodes for k in outcomes):
                 raise ValueError("it has episodes that there are not")
+            if not all(_is_plausible(outcome) for outcome in outcomes.values()):
+                raise ValueError("an outcome is not of the types that it should be")
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise OptionError(
                 f"{self.path} is there and cannot be continued ({error}); move it away, or name another --out"
@@ -232,9 +238,14 @@ class _Partial:
         return f"{len(outcomes)} of {self.episodes} episodes are over and kept in {self.path}: the same command goes on"
 
 
+def _is_plausible(outcome: Outcome) -> bool:
+    flags = (outcome.success_once, outcome.success_at_end, outcome.fail_once, outcome.tells_success)
+    return all(type(flag) is bool for flag in flags) and type(outcome.returns) is float and type(outcome.lengths) is int
+
+
 def _plain(value: Any) -> Any:
     """``value`` as JSON can hold it: arrays and bytes, which metadata need not have, as text."""
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(json.dumps(value, default=str, skipkeys=True))
 
 
 def _text(value: Any) -> str | None:

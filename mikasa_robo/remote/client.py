@@ -183,7 +183,7 @@ class RemotePolicy:
         except ConnectionClosed as error:
             raise self._lost(error) from error
         if isinstance(frame, str):
-            told = textwrap.shorten(frame.strip().splitlines()[-1] if frame.strip() else "nothing", 400)
+            told = _printable(textwrap.shorten(frame.strip().splitlines()[-1] if frame.strip() else "nothing", 400))
             raise RemotePolicyError(f"{self.name} reports an error: {told}; mend the server, or what is sent to it")
         return unpack(frame)
 
@@ -194,9 +194,14 @@ class RemotePolicy:
                 f"{self.name} answered with more than {MOST_ANSWER_BYTES} bytes; send actions alone"
             )
         if error.rcvd is None:
-            why = "it ended, or the network did"
+            why = "it ended or no longer reads, or the network is down"
         else:
-            why = f"code {error.rcvd.code}{error.rcvd.reason and ', ' + error.rcvd.reason}"
+            why = f"code {error.rcvd.code}{error.rcvd.reason and ', ' + _printable(error.rcvd.reason)}"
             if error.rcvd.code == 1009:
                 why += ": the frame is too long for the server; use fewer --num-envs"
         return RemotePolicyError(f"{self.name} closed the connection ({why}); start the server again")
+
+
+def _printable(text: str) -> str:
+    """``text`` without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
