@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,13 @@ from .spaces import Obs, map_tensors
 __all__ = [
     "Evaluation",
     "EvaluationPlan",
+    "Outcome",
     "evaluate",
     "film",
     "find_horizon",
+    "join_outcomes",
     "plan_evaluations",
+    "play_rounds",
     "record_video",
     "torch_threads",
     "wilson_interval",
@@ -148,6 +151,18 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one episode; the fields are those of `Evaluation`."""
+
+    success_once: bool
+    success_at_end: bool
+    fail_once: bool
+    returns: float
+    lengths: int
+    tells_success: bool
+
+
 def evaluate(
     policy: Policy,
     env: gym.Env[Any, Any] | GymnasiumVectorEnv,
@@ -169,25 +184,72 @@ def evaluate(
     Raises:
         RuntimeError: an episode is not over at the environment's time limit.
     """
+    outcomes: dict[int, Outcome] = {}
+    for _ in play_rounds(policy, env, range(episodes), outcomes, first_seed=first_seed, device=device):
+        pass
+    return join_outcomes([outcomes[k] for k in range(episodes)], first_seed)
+
+
+def join_outcomes(outcomes: Sequence[Outcome], first_seed: int) -> Evaluation:
+    """The evaluation whose episode k is ``outcomes[k]``."""
+    columns = {
+        name: [getattr(outcome, name) for outcome in outcomes]
+        for name in ("success_once", "success_at_end", "fail_once", "returns", "lengths")
+    }
+    return Evaluation(first_seed, **columns, tells_success=any(outcome.tells_success for outcome in outcomes))
+
+
+def play_rounds(
+    policy: Policy,
+    env: gym.Env[Any, Any] | GymnasiumVectorEnv,
+    indices: Sequence[int],
+    outcomes: dict[int, Outcome],
+    *,
+    first_seed: int,
+    device: torch.device,
+) -> Iterator[None]:
+    """Play the episodes ``indices``, one in each environment at a time; yields after each such round.
+
+    Args:
+        policy, env, device: see `evaluate`.
+        indices: which episodes; the surplus environments of the last round play the episodes after the last of them.
+        outcomes: gets the outcome of each episode by its index. After an error it holds all episodes that were over.
+        first_seed: episode k is reset with the seed ``first_seed + k``.
+
+    Raises:
+        RuntimeError: an episode is not over at the environment's time limit.
+    """
     num_envs = int(env.unwrapped.num_envs)  # type: ignore[union-attr]
-    result = Evaluation(first_seed, [], [], [], [], [])
-    for start in range(0, episodes, num_envs):
-        totals = EpisodeTotals()
-        for step in _play(policy, env, first_seed + start, device):
-            totals.add(step)
-        keep = min(num_envs, episodes - start)
-        for name in ("success_once", "success_at_end", "fail_once", "returns", "lengths"):
-            getattr(result, name).extend(getattr(totals, name)[:keep].tolist())
-        result.tells_success |= totals.reports_success
-    return result
+    for start in range(0, len(indices), num_envs):
+        chosen = list(indices[start : start + num_envs])
+        surplus = range(chosen[-1] + 1, chosen[-1] + 1 + num_envs - len(chosen))
+        totals, running = EpisodeTotals(), None
+        try:
+            for step in _play(policy, env, [first_seed + k for k in (*chosen, *surplus)], device):
+                totals.add(step)
+                running = step.still_running
+        finally:
+            if running is not None:
+                outcomes.update(_outcomes(totals, chosen, running))
+        yield
+
+
+def _outcomes(totals: EpisodeTotals, chosen: Sequence[int], running: Tensor) -> dict[int, Outcome]:
+    """Those of the episodes ``chosen``, in the order of the environments, that are not ``running``."""
+    names = ("success_once", "success_at_end", "fail_once", "returns", "lengths")
+    rows = zip(*(getattr(totals, name)[: len(chosen)].tolist() for name in names), strict=True)
+    return {
+        k: Outcome(**dict(zip(names, row, strict=True)), tells_success=totals.reports_success)
+        for k, row, runs in zip(chosen, rows, running[: len(chosen)].tolist(), strict=True)
+        if not runs
+    }
 
 
 def _play(
-    policy: Policy, env: gym.Env[Any, Any] | GymnasiumVectorEnv, first_seed: int, device: torch.device
+    policy: Policy, env: gym.Env[Any, Any] | GymnasiumVectorEnv, seeds: list[int], device: torch.device
 ) -> Iterator[Step]:
-    """One episode in each environment, with the seeds from ``first_seed`` on."""
+    """One episode in each environment, with its seed."""
     unwrapped: Any = env.unwrapped
-    seeds = [first_seed + i for i in range(unwrapped.num_envs)]
     policy.on_episode_start()
 
     def act(obs: Obs, info: dict[str, Any]) -> Tensor:
@@ -218,7 +280,8 @@ def record_video(
     resets_itself = isinstance(env, GymnasiumVectorEnv)
 
     def frames() -> Iterator[tuple[Images, NDArray[np.bool_]]]:
-        for step in _play(policy, env, first_seed, device):
+        seeds = [first_seed + i for i in range(env.unwrapped.num_envs)]  # type: ignore[union-attr]
+        for step in _play(policy, env, seeds, device):
             if step.t == 0:
                 continue
             images: Images = torch.as_tensor(env.render()).to("cpu", torch.uint8).numpy()

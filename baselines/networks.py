@@ -496,8 +496,13 @@ class NetworkPolicy:
         self._state = None
 
     @torch.no_grad()
-    def act(self, obs: Obs) -> Tensor:
-        """Actions (N, A), as an environment takes them, for raw observations (N, …)."""
+    def act(self, obs: Obs, starts: Tensor | None = None) -> Tensor:
+        """Actions (N, A), as an environment takes them, for raw observations (N, …).
+
+        Args:
+            obs: raw observations.
+            starts: (N,) bool, where an episode begins with this observation; None where none does.
+        """
         network = self.network
         normalized = network.normalize(obs)
         if not network.recurrent:
@@ -505,7 +510,8 @@ class NetworkPolicy:
         else:
             n = batch_size(obs)
             state = network.initial_state(n) if self._state is None else self._state
-            starts = torch.zeros(n, dtype=torch.bool, device=network.device)
+            if starts is None:
+                starts = torch.zeros(n, dtype=torch.bool, device=network.device)
             distribution, _, self._state = network.step(normalized, state, starts)
         action: Tensor = network.action.to_env(distribution.mode())
         return action

@@ -82,6 +82,16 @@ class Eval:
 
 
 @dataclass
+class Serve:
+    """Serve a checkpoint to evaluations elsewhere. `mikasa serve --help` shows the options."""
+
+
+@dataclass
+class Submit:
+    """Check a file for the leaderboard, also by playing it again. `mikasa submit --help` shows the commands."""
+
+
+@dataclass
 class Probe:
     """Look into the memory of a trained policy. `mikasa probe --help` shows the options."""
 
@@ -118,6 +128,8 @@ _MODULES = {
     "probe": "mikasa_robo.tools.probe",
     "record": "mikasa_robo.tools.record",
     "report": "mikasa_robo.tools.report",
+    "serve": "mikasa_robo.tools.serve",
+    "submit": "mikasa_robo.tools.submit",
     "sweep": "mikasa_robo.tools.sweep",
 }
 """Commands whose options, --help included, are read by the ``main(argv)`` of a module."""
@@ -133,6 +145,8 @@ _Command = (
     | Annotated[Data, tyro.conf.subcommand("data", prefix_name=False)]
     | Annotated[Gallery, tyro.conf.subcommand("gallery", prefix_name=False)]
     | Annotated[Eval, tyro.conf.subcommand("eval", prefix_name=False)]
+    | Annotated[Serve, tyro.conf.subcommand("serve", prefix_name=False)]
+    | Annotated[Submit, tyro.conf.subcommand("submit", prefix_name=False)]
     | Annotated[Probe, tyro.conf.subcommand("probe", prefix_name=False)]
     | Annotated[Attack, tyro.conf.subcommand("attack", prefix_name=False)]
     | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]

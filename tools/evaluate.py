@@ -2,6 +2,7 @@
 
     mikasa eval --checkpoint runs/A/checkpoint.pt --episodes 100
     mikasa eval --checkpoint runs/{A,B,C}/checkpoint.pt --protocol paper
+    mikasa eval --policy remote:127.0.0.1:8000 --env-id RememberColor3-v0
 
 Episode k of an evaluation has the seed ``FIRST_SEED + k``, for every task, algorithm and number of
 environments. Training does not use these seeds, and neither do the evaluations by which training chooses best.pt.
@@ -27,6 +28,7 @@ from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError
 from .extras import require_modules
+from .leaderboard import sign
 from .output import require_new_file
 from .progress import say
 from .runs import EVALUATION_FORMAT, METRICS
@@ -54,12 +56,24 @@ SHARED_ARGS = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs"
 class Args:
     """Evaluate one checkpoint, or several of one task and algorithm that were trained with different seeds."""
 
-    checkpoint: tuple[Path, ...]
+    checkpoint: tuple[Path, ...] = ()
     """Policies that `mikasa train` saved: checkpoint.pt or best.pt of a run, or the folder of a run, which stands for its
     checkpoint.pt, or else its best.pt."""
+    policy: str | None = None
+    """remote:HOST:PORT, instead of --checkpoint: a policy that a server there holds, such as that of `mikasa serve`."""
+    timeout: float = 60.0
+    """With --policy: seconds to wait for the server's answer at each step."""
     env_id: str | None = None
-    """The task that the checkpoints were trained on. Only needed for a task of your own, as module:ID: a module is
-    imported only where you name it."""
+    """The task that the checkpoints were trained on. Only needed with --policy, and for a task of your own, as module:ID:
+    a module is imported only where you name it."""
+    obs: str | None = None
+    """With --policy: observations of a robot task, such as objects+joints; by default state. A checkpoint has its own."""
+    control_mode: str | None = None
+    """Likewise: controller of the robot; by default pd_joint_delta_pos."""
+    reward_mode: Literal["normalized_dense", "dense", "sparse"] | None = None
+    """Likewise: the reward that the return sums; by default normalized_dense."""
+    env_kwargs: tuple[str, ...] | None = None
+    """Likewise: arguments of the environment, as NAME=VALUE."""
     algorithm: str | None = None
     """Only needed for an algorithm of your own, as module:NAME: a module is imported only where you name it."""
     network: str | None = None
@@ -81,16 +95,9 @@ class Args:
     """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder."""
 
 
-def check(args: Args) -> list[Checkpoint]:
-    """Read the checkpoints, and check that they can be evaluated together.
-
-    Raises:
-        OptionError: an option cannot be used, or the result would be written over a file.
-        CheckpointError, FileNotFoundError: see `read_checkpoint`.
-    """
+def check_sizes(args: Args) -> None:
+    """Raises OptionError where a number of environments, processes or episodes cannot be used."""
     from mikasa_robo.baselines.arguments import MOST_WORKERS_PER_CORE
-
-    from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
 
     if args.num_envs < 1:
         raise OptionError(f"--num-envs {args.num_envs} must be at least 1")
@@ -102,8 +109,23 @@ def check(args: Args) -> list[Checkpoint]:
         )
     if args.episodes is not None and args.episodes < 1:
         raise OptionError(f"--episodes {args.episodes} must be at least 1")
+
+
+def check(args: Args) -> list[Checkpoint]:
+    """Read the checkpoints, and check that they can be evaluated together.
+
+    Raises:
+        OptionError: an option cannot be used, or the result would be written over a file.
+        CheckpointError, FileNotFoundError: see `read_checkpoint`.
+    """
+    from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
+
+    check_sizes(args)
     if not args.checkpoint:
-        raise OptionError("--checkpoint names no file; name at least one")
+        raise OptionError("--checkpoint names no file; name at least one, or a server with --policy")
+    for option in ("obs", "control_mode", "reward_mode", "env_kwargs"):
+        if getattr(args, option) is not None:
+            raise OptionError(f"--{option.replace('_', '-')} is for --policy; a checkpoint has its own: leave it out")
     if args.protocol == "paper":
         if args.episodes not in (None, PAPER_EPISODES):
             raise OptionError(f"--episodes {args.episodes}: --protocol paper plays {PAPER_EPISODES}; leave it out")
@@ -213,8 +235,6 @@ def evaluate_checkpoints(
     from mikasa_robo.baselines.checkpoints import load_network
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
-    from mikasa_robo.baselines.files import write_atomically
-    from mikasa_robo.baselines.loggers import provenance
 
     from .checkpoint import make_policy, why_unfit
 
@@ -245,19 +265,55 @@ def evaluate_checkpoints(
             result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
             log.info("%s, %s", checkpoint.path, result.describe())
             results.append(result)
-    content = {
-        "format": EVALUATION_FORMAT,
-        "protocol": args.protocol,
-        "env_id": first.env_id,
-        "algorithm": first.algorithm,
-        "seeds": {"first": FIRST_SEED, "episodes": episodes, "rule": "episode k has the seed first + k"},
-        "num_envs": min(args.num_envs, episodes),
-        "settings": {name: getattr(trained, name) for name in SHARED_ARGS},
-        "summary": summarize(results),
-        "runs": [_entry(checkpoint, result) for checkpoint, result in zip(checkpoints, results, strict=True)],
-        **provenance(command),
-    }
-    write_atomically(output_path(args, first), (json.dumps(content, indent=2) + "\n").encode(), overwrite=False)
+    entries = [(_entry(checkpoint, result), result) for checkpoint, result in zip(checkpoints, results, strict=True)]
+    num_envs = min(args.num_envs, episodes)
+    return write_evaluation(output_path(args, first), args, command, trained, first.algorithm, num_envs, entries)
+
+
+def write_evaluation(
+    path: Path,
+    args: Args,
+    command: Sequence[str],
+    trained: CommonArgs,
+    algorithm: str,
+    num_envs: int,
+    runs: Sequence[tuple[dict[str, Any], Evaluation]],
+) -> dict[str, Any]:
+    """Write the JSON file of an evaluation, a new one, and return its content.
+
+    Args:
+        path: the file.
+        args: the options.
+        command: the command line, to record.
+        trained: the arguments that the environments were made with.
+        algorithm: the name of what was evaluated.
+        num_envs: environments that played at a time.
+        runs: what to say about each policy, and its episodes.
+    """
+    from mikasa_robo.baselines.files import write_atomically
+    from mikasa_robo.baselines.loggers import provenance
+
+    results = [result for _, result in runs]
+    columns = [
+        {name: column for name, column in dataclasses.asdict(result).items() if isinstance(column, list)}
+        for result in results
+    ]
+    episodes = len(results[0].returns)
+    content = sign(
+        {
+            "format": EVALUATION_FORMAT,
+            "protocol": args.protocol,
+            "env_id": trained.env_id,
+            "algorithm": algorithm,
+            "seeds": {"first": FIRST_SEED, "episodes": episodes, "rule": "episode k has the seed first + k"},
+            "num_envs": num_envs,
+            "settings": {name: getattr(trained, name) for name in SHARED_ARGS},
+            "summary": summarize(results),
+            "runs": [{**entry, "episodes": column} for (entry, _), column in zip(runs, columns, strict=True)],
+            **provenance(command),
+        }
+    )
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode(), overwrite=False)
     return content
 
 
@@ -269,7 +325,6 @@ def _entry(checkpoint: Checkpoint, result: Evaluation) -> dict[str, Any]:
         "training_steps": checkpoint.step,
         "args": checkpoint.args.to_dict(),
         "summary": result.summary(),
-        "episodes": {name: column for name, column in dataclasses.asdict(result).items() if isinstance(column, list)},
     }
 
 
@@ -299,18 +354,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     args = tyro.cli(Args, args=argv, prog="mikasa eval")
 
-    say("loading the checkpoints")
+    say("loading the checkpoints" if args.policy is None else "loading torch and the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.loggers import configure_logging
+    from mikasa_robo.remote.client import RemotePolicyError
 
     configure_logging()
+    command = ["mikasa", "eval", *argv]
     try:
-        content = evaluate_checkpoints(args, ["mikasa", "eval", *argv])
-    except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
+        if args.policy is not None:
+            from .evaluate_remote import evaluate_remote
+
+            content, out = evaluate_remote(args, command)
+        else:
+            content = evaluate_checkpoints(args, command)
+            out = args.out or default_output(content["env_id"], content["algorithm"])
+    except (OptionError, CheckpointError, RemotePolicyError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))
-    print(f"written: {args.out or default_output(content['env_id'], content['algorithm'])}")
+    print(f"written: {out}")
     return 0
 
 

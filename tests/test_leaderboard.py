@@ -1,0 +1,167 @@
+"""`mikasa submit`: hash and form of evaluations, their replay, and the leaderboard in docs/."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mikasa_robo.baselines import ppo_lstm
+from mikasa_robo.baselines.checkpoints import save_policy
+from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
+from mikasa_robo.tools import evaluate, leaderboard
+from mikasa_robo.tools.evaluate import Args, evaluate_checkpoints
+from mikasa_robo.tools.leaderboard import CONTENT_HASH, content_hash, find_leaderboard_problems, find_problems, sign
+from mikasa_robo.tools.submit import main
+
+ENV_ID = "MemoryLengthEasy-v0"
+EPISODES = 12
+Content = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of an untrained policy."""
+    env = make_gymnasium_env(1, None, env_id=ENV_ID)
+    layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("policy") / "policy.pt"
+    save_policy(path, RecurrentActorCritic(layout, action, (8,), 8, (8,)), ppo_lstm.Args(env_id=ENV_ID), step=0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def file(policy: Path) -> Path:
+    """Its evaluation."""
+    out = policy.parent / "eval.json"
+    evaluate_checkpoints(Args((policy,), episodes=EPISODES, num_envs=5, out=out))
+    return out
+
+
+def changed(file: Path, change: Callable[[Content], object], signed: bool = False) -> Content:
+    content: Content = json.loads(file.read_text())
+    change(content)
+    return sign(content) if signed else content
+
+
+def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads(file.read_text())
+    assert content[CONTENT_HASH] == content_hash(content)
+    # whatever the order of the entries
+    assert content_hash(dict(reversed(content.items()))) == content[CONTENT_HASH]
+    assert find_problems(content) == []
+    assert main(["check", str(file), "--episodes", "4"]) == 0
+    assert "of 1 policies were played again; as it says" in capsys.readouterr().out
+    assert main(["check", str(file), "--episodes", "0"]) == 0
+    assert "nothing was played again; as it says" in capsys.readouterr().out
+    assert main(["show", str(file)]) == 0
+    assert content[CONTENT_HASH] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["runs"][0]["episodes"]["lengths"].pop(), "has no lengths of 12 values of type int"),
+        (
+            lambda c: c["runs"][0]["episodes"]["returns"].__setitem__(0, "1"),
+            "has no returns of 12 values of type float",
+        ),
+        (lambda c: c["summary"]["return"].update(mean=5.0), "its summary has return 5.0, and its episodes have"),
+        (lambda c: c["seeds"].update(first=7), "its first seed is 7, not 2000000"),
+        (lambda c: c["runs"][0].pop("seed"), r"runs\[0\] has no seed"),
+        (lambda c: c["runs"].clear(), "it has no runs"),
+        (lambda c: c.pop("versions"), "it has no versions"),
+        (lambda c: c.update(format="other"), "its format is 'other'"),
+        (lambda c: c.update(protocol="paper"), "protocol paper takes 3 runs"),
+    ],
+)
+def test_a_file_that_was_changed_is_found(change: Callable[[Content], object], message: str, file: Path) -> None:
+    if "format" not in message:
+        (problem,) = find_problems(changed(file, change))
+        assert "it was changed after it was written" in problem
+    # and where the hash was made anew
+    problems = find_problems(changed(file, change, signed=True))
+    with pytest.raises(AssertionError, match=message):
+        assert not problems, "\n".join(problems)
+
+
+def test_results_that_were_made_up_are_found_by_playing_again(
+    file: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def better(content: Content) -> None:
+        returns = [value + 1 for value in content["runs"][0]["episodes"]["returns"]]
+        content["runs"][0]["episodes"]["returns"] = returns
+        for summary in (content["runs"][0]["summary"], content["summary"]["return"]):
+            summary["return" if "return" in summary else "mean"] = sum(returns) / len(returns)
+
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps(changed(file, better, signed=True)))
+    assert main(["check", str(forged), "--episodes", "0"]) == 0, "its form alone does not tell"
+    assert main(["check", str(forged), "--episodes", "2"]) == 1
+    assert "returns is" in capsys.readouterr().out
+    easier = changed(file, lambda c: c["settings"].update(env_kwargs=["memory_length=1"]), signed=True)
+    forged.write_text(json.dumps(easier))
+    assert main(["check", str(forged), "--checkpoint", str(policy)]) == 1
+    assert "env_kwargs is ['memory_length=1'] in the file, and [] in" in capsys.readouterr().out
+    other = changed(file, lambda c: c["runs"][0].update(sha256="0" * 64), signed=True)
+    forged.write_text(json.dumps(other))
+    for argv, message in (
+        ([], "is of a policy with the SHA-256 0000000000000000…"),
+        (["--checkpoint", str(tmp_path / "none.pt")], "there is no such file"),
+        (["--checkpoint", str(file)], "is not a checkpoint"),
+        (["--episodes", "-1"], "--episodes -1 must be at least 0"),
+    ):
+        assert main(["check", str(forged), *argv]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["check", str(tmp_path / "none.json")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_every_entry_of_the_leaderboard_passes() -> None:
+    path = Path(__file__).parent.parent / "docs" / "leaderboard.json"
+    assert find_leaderboard_problems(json.loads(path.read_text())) == []
+
+
+def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (leaderboard.FIRST_SEED, leaderboard.PAPER_RUNS) == (evaluate.FIRST_SEED, evaluate.PAPER_RUNS)
+    assert (leaderboard.PAPER_EPISODES, leaderboard.LEAST_EPISODES) == (evaluate.PAPER_EPISODES, evaluate.EPISODES)
+    evaluation = json.loads(file.read_text())
+
+    def longer(content: Content) -> None:
+        """As if 12 x 10 episodes had been played."""
+        content["seeds"]["episodes"] *= 10
+        columns = content["runs"][0]["episodes"]
+        columns.update({name: column * 10 for name, column in columns.items()})
+
+    entry = {"name": "a", "date": "2026-01-31", "url": "https://example.org", "evaluation": changed(file, longer, True)}
+    tampered = copy.deepcopy(entry)
+    tampered["evaluation"]["summary"]["return"]["mean"] += 0.1  # type: ignore[index]
+    for entries, messages in (
+        ([entry], []),
+        ([entry, entry], ["entries[1]: its evaluation is that of entries[0]"]),
+        ([entry, tampered], ["entries[1]: its content_sha256 is"]),
+        ([{**entry, "evaluation": evaluation}], ["entries[0]: 12 episodes; play at least 100"]),
+        ([{**entry, "date": "yesterday"}], ["entries[0]: its date is 'yesterday'"]),
+        (
+            [{"name": "a"}, 3],
+            ["entries[0] has no date", "has no url", "has no evaluation", "entries[1] is not an object"],
+        ),
+    ):
+        found = find_leaderboard_problems({"format": "mikasa/leaderboard/1", "entries": entries})
+        assert len(found) == len(messages)
+        assert all(message in problem for message, problem in zip(messages, found, strict=True))
+    board = tmp_path / "board.json"
+    board.write_text(json.dumps({"format": "mikasa/leaderboard/1", "entries": [entry]}))
+    assert main(["check", str(board)]) == 0
+    assert main(["show", str(board)]) == 0
+    assert "a, 2026-01-31, https://example.org" in capsys.readouterr().out
+    board.write_text(json.dumps({"format": "mikasa/leaderboard/1", "entries": [tampered]}))
+    assert main(["check", str(board)]) == 1
+    assert main(["show", str(board)]) == 2

@@ -1,0 +1,256 @@
+"""``mikasa eval --policy remote:HOST:PORT``: evaluates a policy that a server holds; keeps what is over if it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import torch
+
+import mikasa_robo
+import mikasa_suite
+from mikasa_robo.baselines.arguments import CommonArgs
+from mikasa_robo.baselines.command import env_factory
+from mikasa_robo.baselines.environments import GymnasiumVectorEnv, choose_obs_mode, is_robot_task
+from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds, torch_threads
+from mikasa_robo.baselines.files import write_atomically
+from mikasa_robo.baselines.spaces import ActionLayout
+from mikasa_robo.env_ids import EnvIdError, split_env_id
+from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, read_address
+
+from .env_ids import OptionError, resolve_env_id
+from .extras import require_modules
+from .output import require_new_file
+from .progress import say
+
+if TYPE_CHECKING:
+    from .evaluate import Args
+
+__all__ = ["evaluate_remote", "partial_path", "served_settings"]
+
+PARTIAL_FORMAT = "mikasa/eval-partial/1"
+MOST_TIMEOUT = 86_400
+OUTCOME = tuple(field.name for field in dataclasses.fields(Outcome))
+
+
+def served_settings(args: CommonArgs) -> dict[str, Any]:
+    """What a policy was trained in, as `mikasa serve` tells it; an evaluation has to agree."""
+    robot = is_robot_task(args.env_id)
+    return {
+        "env_id": args.env_id,
+        "obs": choose_obs_mode(args) if robot else None,
+        "control_mode": args.control_mode if robot else None,
+        "reward_mode": args.reward_mode if robot else None,
+        "env_kwargs": sorted(args.env_kwargs),
+    }
+
+
+def evaluate_remote(
+    args: Args,
+    command: Sequence[str] = (),
+    make_factory: Callable[[CommonArgs], Callable[[int, str | None], Any]] | None = None,
+) -> tuple[dict[str, Any], Path]:
+    """Evaluate the policy of a server, write the JSON file, and return its content and its path.
+
+    Episodes that were over when the server failed are in `partial_path`; the same call goes on with the others.
+
+    Args:
+        args, command, make_factory: see `evaluate.evaluate_checkpoints`.
+
+    Raises:
+        OptionError: an option cannot be used, or the server's policy is for something else; nothing has been written.
+        RemotePolicyError: the server cannot be reached or failed.
+        ModuleNotFoundError: a package of the extras is missing.
+    """
+    from .evaluate import EPISODES, FIRST_SEED, default_output, write_evaluation
+
+    require_modules("report", "rliable")
+    require_modules("remote", "msgpack", "websockets")
+    host, port, trained = _check(args)
+    episodes = args.episodes or EPISODES
+    with contextlib.ExitStack() as stack:
+        say(f"connecting to {args.policy}")
+        policy = RemotePolicy(host, port, args.timeout)
+        stack.callback(policy.close)
+        _require_agreement(policy, served_settings(trained))
+        name = policy.metadata.get("name")
+        name = name if isinstance(name, str) and name.replace("-", "").replace("_", "").isalnum() else "remote"
+        out = args.out or default_output(trained.env_id, name[:60])
+        require_new_file(out)
+        partial = _Partial(partial_path(out), trained, policy.metadata, episodes)
+        outcomes = partial.read()
+        num_envs = min(args.num_envs, episodes)
+        say(f"making {num_envs} environments of {trained.env_id}")
+        try:
+            env: Any = (make_factory or env_factory)(trained)(num_envs, None)
+        except (EnvIdError, MemoryError, RuntimeError, ValueError, gym.error.Error) as error:
+            raise OptionError(f"--env-id {args.env_id} cannot be made: {error}") from error
+        stack.callback(env.close)
+        stack.enter_context(torch_threads(1))
+        _bind(policy, env)
+        rest = [k for k in range(episodes) if k not in outcomes]
+        say(f"playing {len(rest)} episodes{f'; {len(outcomes)} are in {partial.path}' if outcomes else ''}")
+        rounds = play_rounds(policy, env, rest, outcomes, first_seed=FIRST_SEED, device=torch.device("cpu"))
+        try:
+            for _ in rounds:
+                partial.write(outcomes)
+        except BaseException as error:
+            kept = partial.write(outcomes)
+            if isinstance(error, RemotePolicyError):
+                raise RemotePolicyError(f"{error}; {kept}") from error
+            if isinstance(error, KeyboardInterrupt):
+                mikasa_suite.tell(mikasa_suite.exit_code(error), kept)
+            raise
+        result = join_outcomes([outcomes[k] for k in range(episodes)], FIRST_SEED)
+        entry = {
+            "checkpoint": None,
+            "policy": args.policy,
+            "server": _plain(policy.metadata),
+            "sha256": _text(policy.metadata.get("sha256")),
+            "seed": _integer(policy.metadata.get("seed")),
+            "training_steps": _integer(policy.metadata.get("training_steps")),
+            "args": {"env_id": trained.env_id, "env_kwargs": list(trained.env_kwargs)},
+            "summary": result.summary(),
+        }
+        content = write_evaluation(out, args, command, trained, name, num_envs, [(entry, result)])
+        partial.path.unlink(missing_ok=True)
+    return content, out
+
+
+def partial_path(out: Path) -> Path:
+    """Where the episodes of an unfinished evaluation are kept."""
+    return out.with_name(f"{out.stem}.partial.json")
+
+
+def _check(args: Args) -> tuple[str, int, CommonArgs]:
+    """Host, port and the arguments of the environments. Raises OptionError."""
+    from .evaluate import check_sizes
+
+    if args.checkpoint:
+        raise OptionError(f"--policy {args.policy} and --checkpoint {args.checkpoint[0]}: evaluate one of them")
+    try:
+        host, port = read_address(args.policy or "")
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    check_sizes(args)
+    if not math.isfinite(args.timeout) or not 0 < args.timeout <= MOST_TIMEOUT:
+        raise OptionError(f"--timeout {args.timeout} cannot be used; give seconds, above 0 and at most {MOST_TIMEOUT}")
+    if args.protocol == "paper":
+        raise OptionError("--protocol paper takes three checkpoints; leave it out with --policy")
+    for option in ("algorithm", "network", "memory"):
+        if (value := getattr(args, option)) is not None:
+            raise OptionError(f"--{option} {value} is for --checkpoint; leave it out with --policy")
+    if args.env_id is None:
+        raise OptionError(f"--policy {args.policy} needs --env-id; name the task to play")
+    module, _ = split_env_id(args.env_id)
+    env_id = resolve_env_id(args.env_id)
+    asked = {
+        name: getattr(args, name)
+        for name in ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs", "num_workers")
+        if getattr(args, name) is not None
+    }
+    return host, port, CommonArgs(env_id=env_id, env_module=module, **asked)
+
+
+def _require_agreement(policy: RemotePolicy, settings: Mapping[str, Any]) -> None:
+    """Raise OptionError where the server says that its policy is for other environments."""
+    for name, ours in settings.items():
+        stated = policy.metadata.get(name)
+        stated = sorted(map(str, stated)) if name == "env_kwargs" and isinstance(stated, list) else stated
+        if stated is None or stated == ours:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        given = " ".join(ours) if isinstance(ours, list) else ours
+        wanted = " ".join(stated) if isinstance(stated, list) else str(stated)
+        raise OptionError(
+            f"{option} {given or '(none)'}: {policy.name} says that its policy is for {wanted[:200] or 'none'}; give "
+            f"{option} {wanted[:200]}"
+            if wanted
+            else f"{option} {given}: {policy.name} says that its policy is for none; leave it out"
+        )
+
+
+def _bind(policy: RemotePolicy, env: Any) -> None:
+    """Tell the policy what actions ``env`` takes. Raises OptionError for a space of another kind."""
+    space = env.unwrapped.single_action_space
+    try:
+        action = ActionLayout.of(space)
+    except ValueError as error:
+        raise OptionError(f"--policy {policy.name}: {error}") from error
+    if isinstance(env.unwrapped, GymnasiumVectorEnv) or not isinstance(space, gym.spaces.Box):
+        policy.bind(action)
+    else:
+        policy.bind(action, torch.from_numpy(space.low.ravel()), torch.from_numpy(space.high.ravel()))
+
+
+class _Partial:
+    """The file that keeps the episodes of an unfinished evaluation."""
+
+    def __init__(self, path: Path, trained: CommonArgs, metadata: Mapping[str, Any], episodes: int) -> None:
+        self.path = path
+        self.episodes = episodes
+        self._of = {
+            **served_settings(trained),
+            "sim_backend": trained.sim_backend,
+            "episodes": episodes,
+            "version": mikasa_robo.__version__,
+            "server": _plain(metadata),
+        }
+
+    def read(self) -> dict[int, Outcome]:
+        """The episodes that are over. Raises OptionError for a file of another evaluation."""
+        if not os.path.lexists(self.path):
+            return {}
+        try:
+            content = json.loads(self.path.read_text())
+            if content["format"] != PARTIAL_FORMAT:
+                raise ValueError(f"its format is not {PARTIAL_FORMAT}")
+            if differing := [name for name in self._of if content["of"].get(name) != self._of[name]]:
+                raise ValueError(f"it is of another evaluation, with another {', '.join(differing)}")
+            outcomes = {
+                int(k): Outcome(**dict(zip(OUTCOME, row, strict=True))) for k, row in content["outcomes"].items()
+            }
+            if not all(0 <= k < self.episodes for k in outcomes):
+                raise ValueError("it has episodes that there are not")
+            if not all(_is_plausible(outcome) for outcome in outcomes.values()):
+                raise ValueError("an outcome is not of the types that it should be")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise OptionError(
+                f"{self.path} is there and cannot be continued ({error}); move it away, or name another --out"
+            ) from error
+        return outcomes
+
+    def write(self, outcomes: Mapping[int, Outcome]) -> str:
+        """Write the file, unless no episode is over, and return what the user has to know."""
+        if not outcomes:
+            return "no episode was over"
+        rows = {str(k): [getattr(outcomes[k], name) for name in OUTCOME] for k in sorted(outcomes)}
+        content = {"format": PARTIAL_FORMAT, "of": self._of, "outcomes": rows}
+        with mikasa_suite.finish_first():
+            write_atomically(self.path, (json.dumps(content) + "\n").encode())
+        return f"{len(outcomes)} of {self.episodes} episodes are over and kept in {self.path}: the same command goes on"
+
+
+def _is_plausible(outcome: Outcome) -> bool:
+    flags = (outcome.success_once, outcome.success_at_end, outcome.fail_once, outcome.tells_success)
+    return all(type(flag) is bool for flag in flags) and type(outcome.returns) is float and type(outcome.lengths) is int
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: arrays and bytes, which metadata need not have, as text."""
+    return json.loads(json.dumps(value, default=str, skipkeys=True))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

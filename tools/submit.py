@@ -1,0 +1,244 @@
+"""``mikasa submit``: checks an evaluation for the leaderboard, and plays some of its episodes again; docs/leaderboard.md.
+
+mikasa submit check eval-RememberColor3-v0-ppo-lstm.json --episodes 5
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from .env_ids import OptionError
+from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, find_leaderboard_problems, find_problems
+from .progress import say
+
+if TYPE_CHECKING:
+    from mikasa_robo.baselines.arguments import CommonArgs
+
+__all__ = ["Check", "Show", "main", "replay"]
+
+FLAGS = ("success_once", "success_at_end", "fail_once", "lengths")
+"""Columns that have to be the same."""
+TOLERANCE = 1e-4
+"""Relative and absolute difference of returns that is rounding: a product of matrices rounds by the number of its rows."""
+
+
+@dataclass
+class Check:
+    """Check a file: its hash and its form, and some of its episodes, which are played again. Exit code 1 if it is wrong."""
+
+    file: tyro.conf.Positional[Path]
+    """A file of `mikasa eval`, or a leaderboard, of which only hashes and forms are checked."""
+    checkpoint: tuple[Path, ...] = ()
+    """The policies that were evaluated; by default those that the file names. They are known by their SHA-256."""
+    episodes: int = 5
+    """Episodes of each policy that are played again, chosen at random; 0 for none."""
+    sim_backend: str | None = None
+    """Physics backend of robot tasks; by default that of the evaluation."""
+    env_id: str | None = None
+    """Only needed for a task of your own, as module:ID: a module is imported only where you name it."""
+    algorithm: str | None = None
+    """Likewise for an algorithm of your own, as module:NAME."""
+    network: str | None = None
+    """Likewise for a network of your own."""
+    memory: str | None = None
+    """Likewise for a memory of your own, as module:Class."""
+
+
+@dataclass
+class Show:
+    """Print what is in a file of `mikasa eval`, or in a leaderboard."""
+
+    file: tyro.conf.Positional[Path]
+    """The file."""
+
+
+_Command = Annotated[Check, tyro.conf.subcommand("check")] | Annotated[Show, tyro.conf.subcommand("show")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with ``argv`` and return its exit code."""
+    # Any: tyro takes a union of commands, for which typing has no name.
+    command_type: Any = _Command
+    command = tyro.cli(command_type, args=argv, prog="mikasa submit", description="Files for the leaderboard.")
+    try:
+        content = _read(command.file)
+        if isinstance(command, Show):
+            print(_describe(content))
+            return 0
+        return _check(content, command)
+    except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"{path} cannot be read ({error}); pass a file that `mikasa eval` wrote") from error
+    if not isinstance(content, dict):
+        raise OptionError(f"{path} holds no JSON object; pass a file that `mikasa eval` wrote")
+    return content
+
+
+def _is_leaderboard(content: Mapping[str, Any]) -> bool:
+    return content.get("format") == LEADERBOARD_FORMAT
+
+
+def _describe(content: Mapping[str, Any]) -> str:
+    from .evaluate import describe
+
+    problems = find_leaderboard_problems(content) if _is_leaderboard(content) else find_problems(content)
+    if problems:
+        raise OptionError("\n".join(problems))
+    if not _is_leaderboard(content):
+        return f"{describe(content)}\n{CONTENT_HASH}: {content[CONTENT_HASH]}"
+    blocks = [
+        f"{entry['name']}, {entry['date']}, {entry['url']}\n{_describe(entry['evaluation'])}"
+        for entry in content["entries"]
+    ]
+    return "\n\n".join(blocks) or "no entries"
+
+
+def _check(content: Mapping[str, Any], options: Check) -> int:
+    if options.episodes < 0:
+        raise OptionError(f"--episodes {options.episodes} must be at least 0")
+    if _is_leaderboard(content):
+        problems = find_leaderboard_problems(content)
+        done = f"{len(content['entries'])} entries" if isinstance(content.get("entries"), list) else "no entries"
+    else:
+        problems, done = find_problems(content), "nothing was played again"
+        if not problems and options.episodes:
+            from mikasa_robo.baselines.checkpoints import CheckpointError
+
+            try:
+                problems, done = replay(content, options)
+            except CheckpointError as error:
+                raise OptionError(str(error)) from error
+    for problem in problems:
+        print(problem)
+    print(f"{options.file}: {done}; {f'{len(problems)} problems' if problems else 'as it says'}")
+    return 1 if problems else 0
+
+
+def replay(
+    content: Mapping[str, Any],
+    options: Check,
+    make_factory: Callable[[CommonArgs], Callable[[int, str | None], Any]] | None = None,
+) -> tuple[list[str], str]:
+    """Play some episodes of an evaluation without problems again.
+
+    Args:
+        content: the evaluation.
+        options: see `Check`.
+        make_factory: as for `evaluate.evaluate_checkpoints`.
+
+    Returns:
+        What differs from the file, and what was played, in words.
+
+    Raises:
+        OptionError, CheckpointError, FileNotFoundError: a policy is not there or is not the one that was evaluated.
+    """
+    import gymnasium as gym
+
+    from mikasa_robo.baselines.command import env_factory
+    from mikasa_robo.env_ids import EnvIdError
+
+    from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
+
+    import_foreign(options.algorithm, options.network, options.memory)
+    runs = content["runs"]
+    paths = options.checkpoint or tuple(
+        Path(run["checkpoint"]) for run in runs if isinstance(run.get("checkpoint"), str)
+    )
+    known = {checkpoint.sha256: checkpoint for checkpoint in map(read_checkpoint, paths)}
+    problems: list[str] = []
+    chosen = sorted(
+        random.sample(range(content["seeds"]["episodes"]), min(options.episodes, content["seeds"]["episodes"]))
+    )
+    for number, run in enumerate(runs):
+        checkpoint = known.get(run.get("sha256"))
+        if checkpoint is None:
+            found = ", ".join(f"{known[digest].path} ({digest[:16]}…)" for digest in known) or "none"
+            raise OptionError(
+                f"--checkpoint: runs[{number}] is of a policy with the SHA-256 {str(run.get('sha256'))[:16]}…, and there is "
+                f"{found}; name its file, or give --episodes 0 to check the file alone"
+            )
+        resolve_checkpoint_env_id(checkpoint, options.env_id)
+        if differing := _differing(content, run, checkpoint):
+            problems += [f"runs[{number}]: {text}" for text in differing]
+            continue
+        trained = dataclasses.replace(checkpoint.args, env_id=checkpoint.env_id, num_workers=None)
+        trained.sim_backend = options.sim_backend or content["settings"]["sim_backend"]
+        say(f"{checkpoint.path}: playing the episodes {', '.join(map(str, chosen))}")
+        with contextlib.ExitStack() as stack:
+            try:
+                env: Any = (make_factory or env_factory)(trained)(len(chosen), None)
+            except (EnvIdError, MemoryError, RuntimeError, ValueError, gym.error.Error) as error:
+                raise OptionError(f"{options.file}: cannot make {trained.env_id}: {error}") from error
+            stack.callback(env.close)
+            outcomes = _play(checkpoint, env, chosen)
+        for k in chosen:
+            problems += [f"runs[{number}], episode {k}: {text}" for text in _compare(run["episodes"], k, outcomes[k])]
+    words = f"episodes {', '.join(map(str, chosen))} of {len(runs)} policies were played again"
+    return problems, words
+
+
+def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: Any) -> list[str]:
+    """Settings of an evaluation that are not those of its policy: the task could have been made easier."""
+    from .evaluate import SHARED_ARGS
+
+    pairs = [("env_id", content["env_id"], checkpoint.env_id)]
+    for name in SHARED_ARGS:
+        # The evaluation of a served policy has its observations spelt out, and the physics backend is free.
+        ours = json.loads(json.dumps(getattr(checkpoint.args, name)))
+        if name != "sim_backend" and not (name == "obs" and run.get("checkpoint") is None):
+            pairs.append((name, content["settings"].get(name), ours))
+    return [
+        f"{name} is {told} in the file, and {ours} in {checkpoint.path}" for name, told, ours in pairs if told != ours
+    ]
+
+
+def _play(checkpoint: Any, env: Any, chosen: Sequence[int]) -> dict[int, Any]:
+    """The outcomes of the episodes ``chosen``, one in each environment."""
+    from mikasa_robo.baselines.checkpoints import load_network
+    from mikasa_robo.baselines.evaluation import Outcome, play_rounds, torch_threads
+
+    from .checkpoint import make_policy, why_unfit
+    from .evaluate import FIRST_SEED
+
+    device = env.unwrapped.device
+    network = load_network(checkpoint.path, device)
+    if problem := why_unfit(network, env):
+        raise OptionError(f"{checkpoint.path} does not fit {checkpoint.env_id} {problem}")
+    outcomes: dict[int, Outcome] = {}
+    with torch_threads(1):
+        policy = make_policy(checkpoint, network)
+        for _ in play_rounds(policy, env, chosen, outcomes, first_seed=FIRST_SEED, device=device):
+            pass
+    return outcomes
+
+
+def _compare(columns: Mapping[str, Sequence[Any]], k: int, outcome: Any) -> list[str]:
+    """What an episode had in the file, where it has something else now."""
+    found = {name: (columns[name][k], getattr(outcome, name)) for name in (*FLAGS, "returns")}
+    return [
+        f"{name} is {told} in the file, and {now} here"
+        for name, (told, now) in found.items()
+        if not (math.isclose(told, now, rel_tol=TOLERANCE, abs_tol=TOLERANCE) if name == "returns" else told == now)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
