@@ -127,7 +127,7 @@ def test_a_way_keeps_its_distance_and_a_side_is_not_far_off() -> None:
             others += not np.array_equal(other, way)
     assert others > 2
     closed = Maze(
-        "closed", maze.kinds, np.where(maze.kinds == DOOR, WALL_HEIGHT, maze.heights), maze.starts, maze.goals, 0
+        "closed", "XXX", maze.kinds, np.where(maze.kinds == DOOR, WALL_HEIGHT, maze.heights), maze.starts, maze.goals, 0
     )
     with pytest.raises(LifelongError, match="no way leads from cell"):
         Planner(closed).way(maze.starts[0], maze.goals[0])
@@ -140,7 +140,7 @@ def block(height: float, at: int = 8) -> Maze:
     heights[1:-1, 1:-1] = 0
     heights[1:-1, at : at + 2] = height
     place = np.array([[2.5, 3.5]])
-    return Maze("block", np.zeros((7, 15), np.int8), heights, place, place, 0.0)
+    return Maze("block", "", np.zeros((7, 15), np.int8), heights, place, place, 0.0)
 
 
 def walk(bodies: Bodies, steps: int, ahead: float = 1.0, left: float = 0.0, jump: bool = False) -> np.ndarray[Any, Any]:
@@ -399,3 +399,15 @@ def test_the_view_shows_the_goal_where_it_is() -> None:
     assert len(behind) == 0
     assert len(red(12.0, 8.0)) > 0
     assert len(red(14.0, 8.0)) == 0, "a house hides it"
+
+
+def test_the_benchmark_writes_a_row_for_each_maze(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "speed.md"
+    few = ["--num-envs", "4", "--image-envs", "2", "--demonstrations", "2", "--rounds", "1", "--seconds", "0.01"]
+    words = ["--mazes", "SimpleTownBase", "SimpleTownOXX", *few, "--markdown", str(out)]
+    script = [sys.executable, "benchmarks/lifelong_speed.py"]
+    done = subprocess.run([*script, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line.split(" | ") for line in out.read_text().splitlines() if line.startswith("| SimpleTown")]
+    assert len(rows) == 2
+    assert all(float(cell) > 0 for row in rows for cell in row[1:5])

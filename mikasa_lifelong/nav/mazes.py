@@ -119,6 +119,8 @@ class Maze:
     """One maze. Arrays are read-only; the first axis of a grid is y, from south to north."""
 
     name: str
+    doors: str
+    """From west to east, O for open and X for closed; empty if there are none."""
     kinds: npt.NDArray[np.int8]
     """(H, W): FLOOR, WALL, HEDGE, DOOR or CLOSED."""
     heights: npt.NDArray[np.float64]
@@ -163,4 +165,4 @@ def load_maze(name: str) -> Maze:
     starts, goals = (np.argwhere(cells == letter)[:, ::-1].astype(np.float64) + np.float64(0.5) for letter in "sg")
     for array in (kinds, heights, starts, goals):
         array.flags.writeable = False
-    return Maze(name, kinds, heights, starts, goals, spread=0.2 if town else 0.0)
+    return Maze(name, "" if base else doors, kinds, heights, starts, goals, spread=0.2 if town else 0.0)
