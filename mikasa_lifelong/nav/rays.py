@@ -21,9 +21,21 @@ REACH = 20.0
 """How far a ray goes, m."""
 PILLAR_RADIUS, PILLAR_HEIGHT = 0.3, 2.0
 """Of the pillar that marks the goal in colour images, m."""
-SKY, GROUND, HEDGE, PILLAR = (170, 205, 235), (196, 184, 160), (96, 150, 70), (225, 60, 50)
-WALLS = ((150, 120, 100), (122, 98, 84))
-"""Colours of the sides that face west or east, and of those that face south or north."""
+SKY = (170, 205, 235)
+SURFACES = ((196, 184, 160), (122, 98, 84), (150, 120, 100), (96, 150, 70), (225, 60, 50))
+"""Colours of the ground, of walls' sides that face south or north, of those that face west or east, of hedges, and of the
+pillar. They fade into the colour of the sky with distance."""
+_FOGS = 63
+
+
+def _palette() -> npt.NDArray[np.uint8]:
+    """Colours (3, surfaces x shades); the last shade of a surface is the sky."""
+    fog = (np.arange(_FOGS + 1) / _FOGS)[:, None] ** 2
+    shades = [color + fog * (np.array(SKY) - color) for color in np.array(SURFACES, np.float64)]
+    return np.ascontiguousarray(np.concatenate(shades).astype(np.uint8).T)
+
+
+_PALETTE = _palette()
 _OPEN, _LOW, _HIGH = range(3)
 
 
@@ -79,11 +91,9 @@ class Camera:
         dx, dy = self._directions(heading)
         hits = self._traverse(x, y, eye, dx, dy)
         flat = self._nearest(hits, eye)  # (N, P, A)
-        at_wall = flat == hits.wall[:, None]
-        wall = np.where(hits.east_west[:, None, :, None], *np.array(WALLS))  # (N, 1, A, 3)
-        color = np.where(at_wall[..., None], wall, np.array(GROUND)).astype(np.float64)
+        surface = np.where(flat == hits.wall[:, None], 1 + hits.east_west[:, None].astype(np.int64), 0)
         if hits.hedge is not None:
-            color[(flat == hits.hedge) & np.isfinite(flat)] = HEDGE
+            surface[flat == hits.hedge] = 3
         along = (goal_x - x)[:, None] * dx + (goal_y - y)[:, None] * dy  # (N, A), of the point closest to the pillar
         aside = (goal_x - x)[:, None] * dy - (goal_y - y)[:, None] * dx
         front = along - np.sqrt(np.maximum(PILLAR_RADIUS**2 - aside * aside, 0))
@@ -92,10 +102,13 @@ class Camera:
             height = eye[:, None, None] + self._slopes[:, None] * front
         at_pillar = (front < flat) & (height >= 0) & (height <= PILLAR_HEIGHT)
         flat = np.where(at_pillar, front, flat)
-        color[at_pillar] = PILLAR
-        sky = np.array(SKY)
-        fog = np.minimum(flat * self._stretch / REACH, 1.0)[..., None] ** 2
-        return (color + fog * (sky - color)).astype(np.uint8).transpose(0, 3, 1, 2)
+        surface[at_pillar] = 4
+        fog = np.minimum(flat * (self._stretch * (_FOGS / REACH)), _FOGS).astype(np.int64)
+        shades = surface * (_FOGS + 1) + fog
+        image = np.empty((len(x), 3, *shades.shape[1:]), np.uint8)
+        for channel, table in enumerate(_PALETTE):
+            image[:, channel] = table[shades]
+        return image
 
     def _directions(self, heading: Floats) -> tuple[Floats, Floats]:
         angles = heading[:, None] + self._azimuths
