@@ -20,7 +20,7 @@ import mikasa_lifelong
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.nav import ENV_IDS, drawing
 from mikasa_lifelong.nav.demonstrator import STYLES, demonstrate
-from mikasa_lifelong.nav.game import EYE_HEIGHT, HALF_HEIGHT, HALF_WIDTH, MAX_STEPS, NavGame
+from mikasa_lifelong.nav.game import EYE_HEIGHT, HALF_HEIGHT, HALF_WIDTH, MAX_STEPS, STATE, NavGame
 from mikasa_lifelong.nav.kinematics import APEX, DT, RADIUS, RUN_SPEED, Bodies
 from mikasa_lifelong.nav.mazes import CLOSED, DOOR, HEDGE_HEIGHT, MAZES, WALL_HEIGHT, Maze, load_maze
 from mikasa_lifelong.nav.planner import MAX_DETOUR, Planner, length
@@ -278,11 +278,13 @@ def test_observations_and_arguments() -> None:
     obs, _ = env.reset(seed=3)
     state = obs["state"]
     starts, goals = load_maze("AmazeVilleHOOX").starts, load_maze("AmazeVilleHOOX").goals
-    assert state[:2].tolist() in starts.tolist()
-    assert state[9:11].tolist() in goals.tolist()
-    assert np.hypot(*state[3:5]) == pytest.approx(1)
-    assert state[12:15].tolist() == [0, 0, 1]
-    assert state[15:19].tolist() == [1, 0, 0, 0]
+    assert state[STATE["position"]][:2].tolist() in starts.tolist()
+    assert state[STATE["goal"]][:2].tolist() in goals.tolist()
+    assert np.hypot(*state[STATE["orientation"]][:2]) == pytest.approx(1)
+    assert state[STATE["up"]].tolist() == [0, 0, 1]
+    assert state[STATE["velocity"]].tolist() == [0, 0, 0]
+    assert state[STATE["contacts"]].tolist() == [1, 0, 0]
+    assert state[STATE["timestep"]].tolist() == [0]
     assert gym.make("SimpleTownOOO-v0", obs="state").reset(seed=0)[0].shape == (19,)
     check_env(gym.make("SimpleTownOOO-v0").unwrapped, skip_render_check=True)
     with pytest.raises(LifelongError, match="there is no maze 'SimpleTownOO'; did you mean"):

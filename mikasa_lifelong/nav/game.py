@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from mikasa_base import checks
 from mikasa_base.envs.batched import BatchedEnv, Bools, Floats, Game, Ints, Observations, SingleEnv, batch_size
 from mikasa_base.envs.drawing import Image
+from mikasa_lifelong.nav.drawing import draw
 from mikasa_lifelong.nav.kinematics import MAX_TURN, Bodies
 from mikasa_lifelong.nav.mazes import WALL_HEIGHT, load_maze
 from mikasa_lifelong.nav.rays import REACH, Camera
@@ -31,9 +32,13 @@ HALF_WIDTH, HALF_HEIGHT = math.pi / 4, math.pi / 6
 """Half the camera's field of view, rad."""
 BUTTONS = ("forward", "back", "left", "right", "jump")
 """The actions 0 to 4, which are pressed from 0.5 on; action 5 is the turn."""
-STATE = ("position", "orientation", "velocity", "goal", "up", "contacts", "timestep")
-"""The parts of the state, each of three numbers but for the last, of one."""
-_NUM_STATE = 3 * (len(STATE) - 1) + 1
+_PARTS = ("position", "orientation", "velocity", "goal", "up", "contacts")
+_NUM_STATE = 3 * len(_PARTS) + 1
+STATE = {
+    **{name: slice(3 * i, 3 * i + 3) for i, name in enumerate(_PARTS)},
+    "timestep": slice(_NUM_STATE - 1, _NUM_STATE),
+}
+"""Where the parts of the state are in an observation. Depth comes after them."""
 
 
 def _spaces(size: tuple[int, int], obs: str) -> gym.Space[Any]:
@@ -127,8 +132,6 @@ class NavGame(Game):
         )
 
     def frame(self, i: int) -> Image:
-        from mikasa_lifelong.nav.drawing import draw
-
         return draw(self, i)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import heapq
-import itertools
 import math
 
 import numpy as np
@@ -130,9 +129,10 @@ class Planner:
         points = np.concatenate([[start], inner, [goal]])
         kept, i = [0], 0
         while i < len(points) - 1:
-            # A hedge lies between two points that see each other only as neighbours, so the way over it is kept.
-            ahead = itertools.takewhile(lambda j, i=i: self._clear(points[i], points[j]), range(i + 2, len(points)))  # type: ignore[misc]
-            i = max(ahead, default=i + 1)
+            # A hedge is never clear, so the cells of the way onto it and over it are kept, which lead straight across.
+            i += 1
+            while i + 1 < len(points) and self._clear(points[kept[-1]], points[i + 1]):
+                i += 1
             kept.append(i)
         return points[kept]
 
