@@ -43,11 +43,8 @@ STATE = {
 
 def _spaces(size: tuple[int, int], obs: str) -> gym.Space[Any]:
     rows, columns = size
-    unit, speed, inside = (
-        [(-1.0, 1.0)] * 3,
-        [(-MAX_SPEED, MAX_SPEED)] * 3,
-        [(0.0, columns), (0.0, rows), (0.0, WALL_HEIGHT)],
-    )
+    unit, speed = [(-1.0, 1.0)] * 3, [(-MAX_SPEED, MAX_SPEED)] * 3
+    inside = [(0.0, columns), (0.0, rows), (0.0, WALL_HEIGHT)]
     bounds = [*inside, *unit, *speed, *inside, *unit, *[(0.0, 1.0)] * 3, (0.0, MAX_STEPS)]  # in the order of `STATE`
     bounds += [(0.0, REACH)] * (0 if obs == "state" else DEPTH_SIZE**2)
     low, high = np.array(bounds, np.float32).T
