@@ -19,12 +19,13 @@ from .arguments import RunArgs
 from .catalog import STREAMS, TASKS
 from .errors import LifelongError
 from .learners.registry import LEARNERS
+from .nav.mazes import HEDGE, MAZES, load_maze
 
-__all__ = ["list_streams", "main"]
+__all__ = ["list_mazes", "list_streams", "main"]
 
 USAGE = """usage: mikasa lifelong {list,run,report,sweep} ...
 
-  list     the streams, the tasks and the learners
+  list     the streams, the tasks, the learners and the mazes
   run      learn a stream of tasks and measure every task after each
   report   tables and figures of runs
   sweep    streams x learners x seeds, several runs at a time, on Ray
@@ -34,9 +35,9 @@ USAGE = """usage: mikasa lifelong {list,run,report,sweep} ...
 
 @dataclasses.dataclass
 class ListArgs:
-    """List the streams, the tasks or the learners."""
+    """List the streams, the tasks, the learners or the mazes."""
 
-    what: tyro.conf.Positional[Literal["all", "streams", "tasks", "learners"]] = "all"
+    what: tyro.conf.Positional[Literal["all", "streams", "tasks", "learners", "mazes"]] = "all"
     """What to list."""
 
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 # ---- list
 def _list(words: list[str]) -> int:
     args = tyro.cli(ListArgs, args=words, prog="mikasa lifelong list")
-    tables = {"streams": list_streams, "tasks": _list_tasks, "learners": _list_learners}
+    tables = {"streams": list_streams, "tasks": _list_tasks, "learners": _list_learners, "mazes": list_mazes}
     shown = tables.values() if args.what == "all" else (tables[args.what],)
     print("\n\n".join(table() for table in shown))
     return 0
@@ -73,6 +74,17 @@ def list_streams() -> str:
         (row.name, str(len(row.tasks)), row.network, str(row.steps), " ".join(row.tasks)) for row in STREAMS.values()
     ]
     return f"{_table(('stream', 'K', 'network', 'steps', 'tasks'), rows)}\n{len(rows)} streams"
+
+
+def list_mazes() -> str:
+    """The mazes as a table, a line each, and their number."""
+    rows = []
+    for name in MAZES:
+        maze = load_maze(name)
+        size = len(maze.heights)
+        hedges = maze.heights[maze.kinds == HEDGE]
+        rows.append((f"{name}-v0", f"{size} x {size} m", maze.doors or "-", f"{hedges[0]:g} m" if hedges.size else "-"))
+    return f"{_table(('maze', 'size', 'doors', 'hedges'), rows)}\n{len(rows)} mazes"
 
 
 def _list_tasks() -> str:

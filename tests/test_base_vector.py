@@ -10,8 +10,10 @@ import pytest
 from base_helpers import same
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from mikasa_base.envs.batched import BatchedEnv, Bools, Floats, Game, Ints, SingleEnv
+from mikasa_base.envs.drawing import Image, canvas
 from mikasa_base.registry import ROWS, VARIANTS
 
 BATCHED = [i for i, variant in VARIANTS.items() if variant.row.vector_entry_point]
@@ -196,3 +198,46 @@ def test_gymnasium_wrappers_of_batches_fit() -> None:
         returns.extend(infos["episode"]["r"][infos["_episode"]] if "episode" in infos else [])
     assert len(returns) == 8 * (60 // 12)
     assert set(np.abs(returns)) == {1}
+
+
+class Counters(Game):
+    """Counts up to 2; its observations are a dict."""
+
+    observation_space = gym.spaces.Dict(
+        {"count": gym.spaces.Box(0, 9, (1,), np.float32), "pixels": gym.spaces.Box(0, 255, (2, 2), np.uint8)}
+    )
+    action_space = gym.spaces.Discrete(2)
+    num_uniforms = 1
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.count, self.color = np.zeros(num_envs), np.zeros(num_envs)
+
+    def begin(self, which: Ints, uniforms: Floats) -> None:
+        self.count[which], self.color[which] = 0, 256 * uniforms[:, 0]
+
+    def step(self, actions: Any) -> tuple[Floats, Bools, Bools]:
+        self.count += actions
+        return self.count.copy(), self.count >= 2, np.zeros(self.num_envs, np.bool_)
+
+    def observe(self) -> dict[str, np.ndarray[Any, Any]]:
+        pixels = np.broadcast_to(self.color[:, None, None], (self.num_envs, 2, 2)).astype(np.uint8)
+        return {"count": self.count[:, None].astype(np.float32), "pixels": pixels}
+
+    def frame(self, i: int) -> Image:
+        return canvas(2, 2)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_game_may_return_dicts(mode: str) -> None:
+    batch = BatchedEnv(Counters(3), autoreset_mode=mode)
+    singles: Any = SyncVectorEnv([lambda: SingleEnv(Counters(1))] * 3, autoreset_mode=AutoresetMode(mode))
+    ends = 0
+    actions = np.random.default_rng(0).integers(0, 2, (20, 3))
+    for one, two in zip(run(batch, actions), run(singles, actions), strict=True):
+        assert same(one[:-1], two[:-1])
+        assert batch.observation_space.contains(one[0])
+        for i in np.flatnonzero(one[-1].get("_final_obs", [])):
+            assert same(one[-1]["final_obs"][i], two[-1]["final_obs"][i])
+        ends += int(one[2].sum()) if len(one) == 5 else 0
+    assert ends > 3

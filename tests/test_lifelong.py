@@ -20,6 +20,7 @@ from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, load_entry_point,
 from mikasa_lifelong.digits import load_split
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.learners.registry import LEARNERS
+from mikasa_lifelong.nav import ENV_IDS
 from mikasa_lifelong.nets import HEADS, NETWORKS
 from mikasa_lifelong.stream import ArrayDataset, Batch, TaskStream, UnionDataset
 from mikasa_lifelong.sweep import WORDS, run_command
@@ -127,11 +128,11 @@ def test_a_union_draws_from_its_parts() -> None:
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["list"]) == 0
     shown = capsys.readouterr().out
-    for name in (*STREAMS, *TASKS, *LEARNERS):
+    for name in (*STREAMS, *TASKS, *LEARNERS, *ENV_IDS):
         assert re.search(rf"^{name} ", shown, re.MULTILINE), name
     assert cli.main(["list", "--suite", "lifelong"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in STREAMS)
+    assert all(name in listed for name in (*STREAMS, *ENV_IDS))
     assert cli.main(["list", "--suite", "lifelong", "--family", "X"]) == 2
     assert cli.main(["lifelong", "--help"]) == 0
     assert "sweep" in capsys.readouterr().out

@@ -26,7 +26,7 @@ class ListTasks:
     """List the robot tasks, the small memory environments, or the streams of tasks."""
 
     suite: Literal["robo", "base", "lifelong"] = "robo"
-    """The robot tasks, the small memory environments of mikasa_base, or the streams of mikasa_lifelong."""
+    """The robot tasks, the small memory environments of mikasa_base, or the streams and mazes of mikasa_lifelong."""
     family: str | None = None
     """Only this family, such as RememberColor."""
     memory: MemoryType | None = None
@@ -268,7 +268,8 @@ def _list_lifelong(options: ListTasks) -> int:
             "--suite lifelong takes no other option; `mikasa lifelong list` shows tasks and learners", file=sys.stderr
         )
         return 2
-    print(importlib.import_module("mikasa_lifelong.command").list_streams())
+    command = importlib.import_module("mikasa_lifelong.command")
+    print(f"{command.list_streams()}\n\n{command.list_mazes()}")
     return 0
 
 

@@ -25,11 +25,13 @@ from gymnasium.vector.utils import batch_space
 from mikasa_base import checks
 from mikasa_base.envs.drawing import DrawnEnv, Image
 
-__all__ = ["MAX_ENVS", "BatchedEnv", "Bools", "Floats", "Game", "Ints", "SingleEnv"]
+__all__ = ["MAX_ENVS", "BatchedEnv", "Bools", "Floats", "Game", "Ints", "Observations", "SingleEnv"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Observations = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+"""Of N environments: an array, or arrays by the names of a Dict space."""
 
 MAX_ENVS = 2**20
 MOST_SEED = 2**128 - 1
@@ -66,8 +68,8 @@ class Game(ABC):
         """
 
     @abstractmethod
-    def observe(self) -> npt.NDArray[Any]:
-        """The current observations (N, ...), as a new array."""
+    def observe(self) -> Observations:
+        """The current observations (N, ...), as a new array, or as a new dict of arrays if the space is a Dict."""
 
     @abstractmethod
     def frame(self, i: int) -> Image:
@@ -94,6 +96,13 @@ class Game(ABC):
         return array.clip(space.low, space.high)
 
 
+def _observation(observations: Observations, i: int) -> Any:
+    """That of environment i."""
+    if isinstance(observations, dict):
+        return {name: array[i] for name, array in observations.items()}
+    return observations[i]
+
+
 def _text(array: npt.NDArray[Any]) -> str:
     return np.array2string(array, separator=", ", threshold=20).replace("\n", "")
 
@@ -117,7 +126,7 @@ class SingleEnv(DrawnEnv[Any, Any]):
         super().reset(seed=seed)
         self.game.begin(self.game.each, self.np_random.random((1, self.game.num_uniforms)))
         self._over = False
-        return self.game.observe()[0], {}
+        return _observation(self.game.observe(), 0), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Plays one step.
@@ -130,7 +139,8 @@ class SingleEnv(DrawnEnv[Any, Any]):
             raise ResetNeeded(f"{type(self).__name__}.step(): no episode is going on; call reset() first")
         reward, terminated, truncated = self.game.step(self.game.check_actions([action]))
         self._over = bool(terminated[0] or truncated[0])
-        return self.game.observe()[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs = _observation(self.game.observe(), 0)
+        return obs, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def frame(self) -> Image:
         """The picture of the episode."""
@@ -224,7 +234,7 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
             if over.any():
                 final = self.game.observe()
                 for i in np.flatnonzero(over).tolist():
-                    infos = self._add_info(infos, {"final_obs": final[i], "final_info": {}}, i)
+                    infos = self._add_info(infos, {"final_obs": _observation(final, i), "final_info": {}}, i)
                 self._begin(np.flatnonzero(over))
         else:
             self._over = terminated | truncated
