@@ -25,6 +25,8 @@ from mikasa_robo.tools import (
     probe,
     record,
     report,
+    serve,
+    submit,
     sweep,
 )
 from mikasa_robo.tools.cli import ListTasks
@@ -73,6 +75,8 @@ GOOD: dict[str, tuple[tuple[str, ...], int]] = {
         ),
         6,
     ),
+    "submit": (("submit check eval.json --episodes 0", "submit show eval.json"), 3),
+    "serve": (("serve --help",), 1),
     "list": (("list", "list --suite base", "list --suite lifelong"), 6),
     "doctor": (("doctor --help",), 2),
 }
@@ -89,6 +93,8 @@ OPTIONS: dict[str, type] = {
     "collect": collect.Options,
     "data": data.Show,
     "lifelong": RunArgs,
+    "submit": submit.Check,
+    "serve": serve.Args,
     "list": ListTasks,
     "doctor": doctor.Options,
 }
@@ -127,6 +133,7 @@ def command_line(rng: random.Random) -> list[str]:
         ("doctor", "--help"),
         ("sweep", "--dry-run"),
         ("attack", "--dry-run"),
+        ("serve", "--help"),  # it would wait for clients
     ):  # what they start would take minutes
         if words[:1] == [command] and quick not in words:
             words.append(quick)

@@ -313,7 +313,9 @@ def test_a_mistake_on_the_first_tile_lights_it_again() -> None:
 def test_the_ball_of_the_observation_rolls_as_told() -> None:
     env, _ = numpad([8, 7, 6], ball=4)
     for action in (UP, LEFT, DOWN, DOWN, RIGHT, RIGHT, UP):
-        before = env.game.observe()[0][1]
+        seen = env.game.observe()
+        assert isinstance(seen, np.ndarray)
+        before = seen[0][1]
         after = env.step(action)[0][1]
         assert before.sum() == after.sum() == 1
         moved = np.argwhere(after)[0] - np.argwhere(before)[0]
