@@ -52,8 +52,8 @@ CPU_SECONDS, WALL_SECONDS = 30, 600
 FILE_SIZE = 2**30
 KINDS = {"command": 34, "robot": 6, "base": 26, "vector": 6, "checkpoint": 28}
 """Kinds of cases, with how often each comes."""
-RESULT_BY_CODE_1 = ("report", "train", "sweep", "doctor")
-"""Commands whose exit code 1 is a result: no finished run, training has diverged, a run failed, something is missing."""
+RESULT_BY_CODE_1 = ("report", "train", "sweep", "data", "doctor", "submit")
+"""Commands whose exit code 1 is a result: no finished run, training has diverged, a run failed, something is wrong."""
 WARM = (
     "mani_skill.envs",
     "matplotlib.pyplot",
