@@ -364,6 +364,8 @@ def test_variants_are_one_algorithm_with_several_names(tmp_path: Path, capsys: p
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]] == [names[1], names[2]]
     assert main([str(file), "--dry-run", "--only", "Shell*"]) == 2
     assert "--only Shell* fits no run; the first is RememberColor3-v0__gru__1" in capsys.readouterr().err
+    assert main([str(file), "--dry-run", "--skip-in", "/dev/full"]) == 2
+    assert "--skip-in /dev/full is not a file" in capsys.readouterr().err
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert main([str(file), "--dry-run", "--skip-in", str(tmp_path / "other.csv")]) == 2
     assert "is no CSV with the columns env_id, variant and seed" in capsys.readouterr().err

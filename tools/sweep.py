@@ -465,6 +465,8 @@ def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) ->
     if not runs:
         raise SweepError(f"--only {' '.join(only)} fits no run; the first is {plan.runs[0].name}")
     if skip_in is not None:
+        if skip_in.exists() and not skip_in.is_file():  # a device may have no end
+            raise SweepError(f"--skip-in {skip_in} is not a file; name a CSV file")
         try:
             with skip_in.open(newline="") as file:
                 done = {(row["env_id"], row["variant"], int(row["seed"])) for row in csv.DictReader(file)}
