@@ -32,6 +32,7 @@ from mikasa_robo.experts.chance import (
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.registry import has_skill
+from mikasa_robo.tools.output import put_between_marks
 
 CHEATS: dict[str, PolicyName] = {
     "ShellGamePush": "peek",
@@ -244,18 +245,6 @@ def short(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> 
     return "\n".join(lines) + "\n"
 
 
-def put_between_marks(path: Path, block: str) -> None:
-    """Replaces what stands between the two marks in a file.
-
-    Raises:
-        ValueError: there are not two marks.
-    """
-    parts = path.read_text().split(MARK)
-    if len(parts) != 3:
-        raise ValueError(f"{path} has {len(parts) - 1} lines {MARK!r}, and needs two, round the table")
-    path.write_text(f"{parts[0]}{MARK}\n{block}{MARK}{parts[2]}")
-
-
 def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
     """Fills the table."""
     results, earlier, revision = read(options.csv), measured_earlier(options.csv), revision_of_code()
@@ -276,7 +265,7 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
             episodes = " or ".join(str(n) for n in sorted({outcome.episodes for outcome in results.values()}))
             options.markdown.write_text(INTRODUCTION.format(episodes=episodes) + markdown(results, rows, earlier))
     if options.readme is not None:
-        put_between_marks(options.readme, short(results, rows))
+        put_between_marks(options.readme, MARK, short(results, rows))
     print(markdown(results, rows, earlier))
 
 

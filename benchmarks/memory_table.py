@@ -26,6 +26,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.intervals import aggregate
+from mikasa_robo.tools.output import put_between_marks
 from mikasa_robo.tools.plot import read_column, read_progress
 from mikasa_robo.tools.sweep import Plan, PlannedRun, finished_folder, read_plan
 
@@ -358,18 +359,6 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path) -> bool:
     return bool(memories)
 
 
-def put_between_marks(path: Path, block: str) -> None:
-    """Replaces what stands between the two marks in a file.
-
-    Raises:
-        SystemExit: there are not two marks.
-    """
-    parts = path.read_text().split(MARK)
-    if len(parts) != 3:
-        raise SystemExit(f"--readme {path} has {len(parts) - 1} lines {MARK!r}, and needs two, round the table")
-    path.write_text(f"{parts[0]}{MARK}\n{block}\n{MARK}{parts[2]}")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command."""
     options = tyro.cli(Options, args=argv)
@@ -393,7 +382,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
         memories = list(dict.fromkeys(map(memory_of, plan.runs)))
         is_robot = all(task in CATALOG for task, _ in lines)
-        put_between_marks(options.readme, "\n".join(main_table(in_cells(rows), lines, memories, is_robot)[: 2 + SHORT]))
+        block = "\n".join(main_table(in_cells(rows), lines, memories, is_robot)[: 2 + SHORT])
+        try:
+            put_between_marks(options.readme, MARK, f"{block}\n")
+        except ValueError as error:
+            raise SystemExit(f"--readme {error}") from error
     print(f"{len(rows)} runs, {new} of them new: {table}, {markdown}")
     print(what_is_missing(plan, rows))
 

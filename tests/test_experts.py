@@ -25,6 +25,7 @@ from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import View, look
 from mikasa_robo.experts.touching import TouchSkill
 from mikasa_robo.tools import expert as command
+from mikasa_robo.tools.output import put_between_marks
 
 EPISODES = 50
 CHOICES = [env_id for env_id in MECHANICS if memory_need.chance(CATALOG[env_id]) is not None]
@@ -344,7 +345,7 @@ def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("text")
     with pytest.raises(ValueError, match=r"0 lines .*needs two"):
-        memory_need.put_between_marks(path, "table")
+        put_between_marks(path, memory_need.MARK, "table\n")
     assert path.read_text() == "text"
 
 

@@ -1,4 +1,4 @@
-"""Checks of the files that a command is to write, made before it does its work."""
+"""Files that a command writes: checks that are made before it does its work, and a block within a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mikasa_robo.partial_files import remove_leftovers
 
 from .env_ids import OptionError
 
-__all__ = ["FileTakenError", "require_folder", "require_new_file", "require_new_files"]
+__all__ = ["FileTakenError", "put_between_marks", "require_folder", "require_new_file", "require_new_files"]
 
 
 class FileTakenError(OptionError, FileExistsError):
@@ -49,3 +49,20 @@ def require_new_files(folder: Path, files: Sequence[Path], option: str = "--out"
         raise FileTakenError(
             f"{option} {folder} already contains {', '.join(taken)}; choose another folder, or move these files away"
         )
+
+
+def put_between_marks(path: Path, mark: str, block: str) -> None:
+    """Replace what stands between two lines ``mark`` in a file, such as a table in a README.
+
+    Args:
+        path: the file.
+        mark: the line before and after the block.
+        block: whole lines.
+
+    Raises:
+        ValueError: there are not two marks. The file is as it was.
+    """
+    parts = path.read_text().split(mark)
+    if len(parts) != 3:
+        raise ValueError(f"{path} has {len(parts) - 1} lines {mark!r}, and needs two, round the table")
+    path.write_text(f"{parts[0]}{mark}\n{block}{mark}{parts[2]}")
