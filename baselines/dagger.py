@@ -8,19 +8,19 @@ regression. The expert knows what has to be remembered; the student sees its own
 cue in its memory. This separates whether a memory *can* hold it from whether reinforcement learning finds out that it must.
 
 DAgger begins with a warm start, in which the expert acts, with noise; behaviour cloning is nothing but that.
-Top to bottom: the expert, a rollout, an update, and the classes that `training` runs. Arguments are in `dagger_arguments`.
+Top to bottom: the expert, a rollout, and the classes that `training` runs. The loss and gradient steps are in `imitation`,
+arguments in `dagger_arguments`.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import mikasa_suite
 from mikasa_robo.catalog import CATALOG
@@ -35,21 +35,14 @@ from . import training
 from .arguments import ArgumentError
 from .dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from .distributed import DistContext
-from .encoder import ObservationNormalizer
 from .environments import EnvFactory
-from .episodes import Episode, EpisodeBuffer, EpisodeCutter, cat_episodes
+from .episodes import EpisodeCutter
+from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
-from .networks import NetworkPolicy, make_network
 from .protocol import Setup
-from .registry import get_network
 from .spaces import Obs, map_tensors, stack_tensors
-from .threads import BatchThreads
-from .token_policy import TokenPolicy
 
-__all__ = ["BC", "DAgger", "Labeler", "OracleReadout", "main", "train"]
-
-OBS = "obs/"
-"""Begin of the names of the parts of an observation in an `Episode`."""
+__all__ = ["BC", "DAgger", "Imitation", "Labeler", "Rollout", "main", "train"]
 
 
 class Labeler:
@@ -113,123 +106,7 @@ class Rollout:
         return {name: value.cpu() for name, value in steps.items()}
 
 
-class OracleReadout(nn.Module):
-    """A linear read-out of what has to be remembered from the output of a memory; see ``--oracle-weight``.
-
-    Args:
-        inputs: size H of the output.
-        oracle: (N, d) an example. Whole numbers are told apart as classes, others are predicted.
-        classes: number of values of whole numbers.
-    """
-
-    def __init__(self, inputs: int, oracle: Tensor, classes: int) -> None:
-        super().__init__()
-        self.discrete, self.size, self.classes = not oracle.is_floating_point(), oracle.shape[1], classes
-        self.normalizer = ObservationNormalizer(self.size)
-        self.linear = nn.Linear(inputs, self.size * (classes if self.discrete else 1))
-
-    def forward(self, y: Tensor, oracle: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss (M,) and how well it is told (M,): all classes right, or the squared error below a tenth of the variance.
-
-        Args:
-            y: (M, H).
-            oracle: (M, d).
-        """
-        told = self.linear(y)
-        if self.discrete:
-            logits = told.unflatten(-1, (self.size, self.classes))
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), oracle.flatten().long(), reduction="none")
-            right = (logits.argmax(dim=-1) == oracle).all(dim=-1)
-            return loss.view(-1, self.size).mean(dim=-1), right.float()
-        error = (told - self.normalizer(oracle)).square().mean(dim=-1)
-        return error, (error < 0.1).float().detach()
-
-
-class _Learner(nn.Module):
-    """All that has weights: the policy, and the read-out where there is one."""
-
-    def __init__(self, network: TokenPolicy, readout: OracleReadout | None) -> None:
-        super().__init__()
-        self.network, self.readout = network, readout
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.network.device
-
-
-def imitation_loss(
-    learner: _Learner, episodes: Sequence[Episode], count: float, args: ImitationArgs
-) -> tuple[Tensor, Tensor]:
-    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (4,).
-
-    Args:
-        learner: the networks.
-        episodes: whole episodes.
-        count: number of steps that sums are divided by.
-        args: bptt, loss, huber_delta and oracle_weight.
-
-    Returns:
-        The loss; and the action loss, the read-out's loss, how often it is right, all three divided by ``count``, and the
-        share of steps at which actions count.
-    """
-    network, device = learner.network, learner.device
-    lengths = torch.tensor([len(episode["labels"]) for episode in episodes])
-    steps = {name: value.to(device) for name, value in cat_episodes(episodes).items()}
-    # Step m of all steps in a row is step `time` of episode `row`. Only what a memory runs over is padded.
-    row = torch.arange(len(lengths)).repeat_interleave(lengths).to(device)
-    time = torch.cat([torch.arange(length) for length in lengths.tolist()]).to(device)
-    obs = {name.removeprefix(OBS): value for name, value in steps.items() if name.startswith(OBS)}
-    with torch.no_grad():
-        normalized = network.normalize(obs.get("", obs))
-    embedded = network.embed(normalized)
-    written = network.write(embedded)
-    x = written.new_zeros((int(lengths.max()), len(lengths), written.shape[-1])).index_put((time, row), written)
-    y = run_memory(network.memory, x, args.bptt)[time, row]
-
-    chosen = steps["carried"].nonzero().squeeze(1)
-    others, *objects = embedded
-    tokens, visible = (None if part is None else part[chosen] for part in objects)
-    means = network.actor(network.look(y[chosen], (others[chosen], tokens, visible)))
-    if args.loss == "huber":
-        # Divided by delta, so that the slope far off is 1 whatever delta is.
-        each = nn.functional.huber_loss(means, steps["labels"][chosen], reduction="none", delta=args.huber_delta)
-        each = each / args.huber_delta
-    else:
-        each = (means - steps["labels"][chosen]).square()
-    action_loss = each.mean(dim=-1).sum() / count
-    loss, zero = action_loss, torch.zeros((), device=device)
-    figures = [action_loss, zero, zero, zero + len(chosen) / count]
-    if learner.readout is not None:
-        known = steps["known"].nonzero().squeeze(1)
-        errors, right = learner.readout(y[known], steps["oracle"][known])
-        loss = loss + args.oracle_weight * errors.sum() / count
-        figures[1:3] = [errors.sum() / count, right.sum() / count]
-    return loss, torch.stack(figures).detach()
-
-
-def run_memory(memory: Any, x: Tensor, bptt: int) -> Tensor:
-    """The outputs (T, B, H) of a memory for inputs (T, B, I) of whole episodes.
-
-    Args:
-        memory: a `memory.Memory`.
-        x: the inputs.
-        bptt: gradients do not pass multiples of this many steps; 0: they pass all.
-    """
-    length = len(x)
-    starts = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-    starts[0] = True
-    state = memory.initial_state(x.shape[1])
-    outputs = []
-    for begin in range(0, length, bptt or length):
-        part = slice(begin, begin + (bptt or length))
-        y, state = memory.forward_sequence(x[part], state, starts[part])
-        state = {name: value.detach() for name, value in state.items()}
-        outputs.append(y)
-    return torch.cat(outputs)
-
-
-class Imitation:
+class Imitation(EpisodeLearner):
     """Base class of both algorithms as `training` runs them; see `protocol.Algorithm`."""
 
     args_type: ClassVar[type[ImitationArgs]]
@@ -247,27 +124,16 @@ class Imitation:
         if args.ignore_mistakes:
             task.on_mistake = "ignore"  # of the training environments only
         self.labeler = Labeler(args.env_id, task, args.seed, args.teacher)
-        self.generator, n = setup.generator, setup.num_envs
-        if not issubclass(get_network(args.network_name).load(), TokenPolicy):
-            raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
-        network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
-        self.network: Any = network
-        readout = None
-        if args.oracle_weight:
-            oracle = task.get_info()["oracle_info"]
-            readout = OracleReadout(network.memory.output_size, oracle, len(task.objects)).to(setup.device)
-        self.learner = _Learner(network, readout)
-        fused = setup.device.type in ("cpu", "cuda")
-        self.optimizer = torch.optim.Adam(self.learner.parameters(), lr=args.learning_rate, fused=fused)
-        self.buffer = EpisodeBuffer(args.buffer_episodes)
+        oracle = task.get_info()["oracle_info"] if args.oracle_weight else None
+        self.make_learner(args, setup, oracle, len(task.objects))
+        n = setup.num_envs
         self.cutter = EpisodeCutter(n)
-        self.state = network.initial_state(n)
+        self.state = self.network.initial_state(n)
         self.starts = torch.ones(n, dtype=torch.bool, device=setup.device)
         self.noise = torch.zeros(n, device=setup.device)
         """(N,) standard deviation of the noise in the running episodes."""
-        self.step = 0
-        self.updates, self.owed = 0, 0
-        """Gradient steps so far, and those that have to wait for the first whole episode."""
+        self.owed = 0
+        """Gradient steps that have to wait for the first whole episode."""
 
     # ------------------------------------------------------------------ what changes with time
     def beta(self) -> float:
@@ -277,13 +143,6 @@ class Imitation:
     def updates_due(self) -> int:
         """Gradient steps after the rollout that was just played."""
         raise NotImplementedError
-
-    def schedule(self, progress: float) -> None:
-        """Set the learning rate, and remember how far the run is."""
-        self.step = round(progress * self.args.total_timesteps)
-        if self.args.anneal_lr:
-            share = 1.0 - progress if self.args.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-            self.optimizer.param_groups[0]["lr"] = self.args.learning_rate * share
 
     def on_episode_start(self, starts: Tensor) -> None:
         """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
@@ -333,72 +192,30 @@ class Imitation:
     # ------------------------------------------------------------------ update
     def update(self, batch: Rollout) -> dict[str, float]:
         """Keep the episodes that ended, and take gradient steps on minibatches of all that are kept."""
-        args, readout = self.args, self.learner.readout
+        readout = self.learner.readout
         self.buffer.episodes.extend(self.cutter.add(batch.steps(), batch.over.cpu()))
         if readout is not None:
             readout.normalizer.update(batch.oracle.float())
         self.owed += self.updates_due()
-        found: list[Tensor] = []
+        figures = torch.zeros(0, 0)
         if len(self.buffer):
-            with BatchThreads(self.learner, args.compile) as threads:
-                for episodes, count in self.buffer.minibatches(self.owed, args.batch_episodes, self.generator):
-
-                    def loss(rows: slice) -> tuple[Tensor, Tensor]:
-                        return imitation_loss(self.learner, episodes[rows], count, args)  # noqa: B023  used at once
-
-                    found.append(threads.backward(len(episodes), loss))
-                    nn.utils.clip_grad_norm_(self.learner.parameters(), args.max_grad_norm)
-                    self.optimizer.step()
-            self.updates, self.owed = self.updates + self.owed, 0
-        return self._figures(found)
-
-    def _figures(self, found: list[Tensor]) -> dict[str, float]:
-        row = {
-            "imitation/beta": self.beta(),
-            "imitation/buffer_episodes": float(len(self.buffer)),
-            "imitation/total_updates": float(self.updates),
-            "loss/gradient_steps": float(len(found)),
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
-        }
-        if found:
-            figures = torch.stack(found)
-            if not figures.isfinite().all():
-                raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate")
-            action, oracle, right, share = figures.mean(dim=0).tolist()
-            row["loss/action"] = action / max(share, 1e-9)  # the mean over the steps at which actions count
-            if self.learner.readout is not None:
-                row |= {"loss/oracle": oracle, "imitation/oracle_told": right}
-        return row
+            figures = self.take_steps(self.owed)
+            self.owed = 0
+        kept = {"imitation/beta": self.beta(), "imitation/buffer_episodes": float(len(self.buffer))}
+        return kept | self.describe_steps(figures)
 
     # ------------------------------------------------------------------ saving
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the network."""
-        readout = self.learner.readout
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "readout": {} if readout is None else readout.state_dict(),
-            "buffer": self.buffer.state_dict() if self.args.checkpoint_buffer else None,
-            "updates": self.updates,
-            "owed": self.owed,
-        }
+        buffer = self.buffer.state_dict() if self.args.checkpoint_buffer else None
+        return super().state_dict() | {"buffer": buffer, "owed": self.owed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
-        if self.learner.readout is not None:
-            self.learner.readout.load_state_dict(state["readout"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        super().load_state_dict(state)
         if state["buffer"] is not None:
             self.buffer.load_state_dict(state["buffer"])
-        self.updates, self.owed = state["updates"], state["owed"]
-
-    @staticmethod
-    def make_policy(network: Any) -> NetworkPolicy:
-        """The network by its most likely actions."""
-        return NetworkPolicy(network)
-
-    def eval_policy(self) -> NetworkPolicy:
-        """The present policy, for an evaluation."""
-        return self.make_policy(self.network)
+        self.owed = state["owed"]
 
 
 class DAgger(Imitation):

@@ -22,9 +22,10 @@ from mikasa_robo.data.episode import Episode as RecordedEpisode
 from mikasa_robo.data.store import DataError
 
 from .arguments import ArgumentError, read_env_kwargs
-from .dagger import BC, OBS, Rollout
+from .dagger import BC, Rollout
 from .dagger_arguments import BCArgs
 from .episodes import Episode, EpisodeCutter
+from .imitation import OBS
 from .loggers import EpisodeStats
 from .protocol import Setup
 from .spaces import Obs, ObservationLayout
@@ -84,7 +85,7 @@ class DatasetBC(BC):
 
 
 def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episode]:
-    """All episodes of a dataset, as `dagger.imitation_loss` takes them.
+    """All episodes of a dataset, as `imitation.imitation_loss` takes them.
 
     Args:
         folder: of the dataset.

@@ -79,7 +79,7 @@ class TokenPolicy(PolicyNetwork):
             self.pooling = TokenPooling(token_size)
             written += self.pooling.outputs
         self.trunk = relu_mlp(written, (memory_size,))
-        self.memory: Memory = make_memory(memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})})
+        self.memory = self.make_memory(memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})})
         if objects:
             self.reading = TokenReading(self.memory.output_size + self.features, token_size)
             read += self.reading.outputs
@@ -88,6 +88,10 @@ class TokenPolicy(PolicyNetwork):
         self.critic = relu_mlp(self.head_inputs + self.critic_features, self.head_sizes, 1, gain=1.0)
         self.add_log_std(init_log_std, exploration)
         self.value_scale = ValueScale() if normalize_returns else None
+
+    def make_memory(self, name: str, input_size: int, **options: Any) -> Memory:
+        """The memory between what `write` gives and what `look` takes; a subclass may make another one."""
+        return make_memory(name, input_size, **options)
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> TokenPolicy:
@@ -152,6 +156,16 @@ class TokenPolicy(PolicyNetwork):
             others = torch.cat([others, self.pooling(tokens, visible)], dim=-1)
         written: Tensor = self.trunk(others)
         return written
+
+    def write_recorded(self, embedded: Embedded, steps: Mapping[str, Tensor]) -> Tensor:
+        """What the memory is given in recorded episodes, (M, I).
+
+        Args:
+            embedded: of the observations, (M, …) each.
+            steps: what else is known of these steps, (M, …) by name. A class that gives its memory more than observations
+                takes it from here.
+        """
+        return self.write(embedded)
 
     def look(self, y: Tensor, embedded: Embedded) -> Tensor:
         """What actor and critic see (..., `head_inputs`): y (..., H), what it finds among the tokens, the other parts."""

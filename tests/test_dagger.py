@@ -16,10 +16,11 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.baselines.checkpoints import Checkpoints, load_policy, read_policy
 from mikasa_robo.baselines.command import main
-from mikasa_robo.baselines.dagger import BC, DAgger, Imitation, OracleReadout, imitation_loss, run_memory
+from mikasa_robo.baselines.dagger import BC, DAgger, Imitation
 from mikasa_robo.baselines.dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer, EpisodeCutter
+from mikasa_robo.baselines.imitation import OracleReadout, imitation_loss, run_memory
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import make_memory
 from mikasa_robo.baselines.protocol import Setup

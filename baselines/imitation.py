@@ -1,0 +1,298 @@
+"""Learning from whole episodes by gradient steps: what DAgger, behaviour cloning and the sequence models have in common.
+
+`EpisodeLearner` takes minibatches of episodes from a buffer, and `imitation_loss` is the distance of a policy's actions to
+labels. Where the episodes come from is the matter of `dagger` (an expert that acts or labels) and `offline` (a dataset).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .arguments import ArgumentError
+from .encoder import ObservationNormalizer
+from .episodes import Episode, EpisodeBuffer, cat_episodes
+from .networks import NetworkPolicy, make_network
+from .protocol import Setup
+from .registry import get_network
+from .threads import BatchThreads
+from .token_policy import Embedded, TokenPolicy
+
+__all__ = ["OBS", "EpisodeLearner", "Learner", "OracleReadout", "Replayed", "imitation_loss", "replay", "run_memory"]
+
+OBS = "obs/"
+"""Begin of the names of the parts of an observation in an `Episode`."""
+
+
+class OracleReadout(nn.Module):
+    """A linear read-out of what has to be remembered from the output of a memory; see ``--oracle-weight``.
+
+    Args:
+        inputs: size H of the output.
+        oracle: (N, d) an example. Whole numbers are told apart as classes, others are predicted.
+        classes: number of values of whole numbers.
+    """
+
+    def __init__(self, inputs: int, oracle: Tensor, classes: int) -> None:
+        super().__init__()
+        self.discrete, self.size, self.classes = not oracle.is_floating_point(), oracle.shape[1], classes
+        self.normalizer = ObservationNormalizer(self.size)
+        self.linear = nn.Linear(inputs, self.size * (classes if self.discrete else 1))
+
+    def forward(self, y: Tensor, oracle: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (M,) and how well it is told (M,): all classes right, or the squared error below a tenth of the variance.
+
+        Args:
+            y: (M, H).
+            oracle: (M, d).
+        """
+        told = self.linear(y)
+        if self.discrete:
+            logits = told.unflatten(-1, (self.size, self.classes))
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), oracle.flatten().long(), reduction="none")
+            right = (logits.argmax(dim=-1) == oracle).all(dim=-1)
+            return loss.view(-1, self.size).mean(dim=-1), right.float()
+        error = (told - self.normalizer(oracle)).square().mean(dim=-1)
+        return error, (error < 0.1).float().detach()
+
+
+class Learner(nn.Module):
+    """All that has weights: the policy, and the read-out where there is one."""
+
+    def __init__(self, network: TokenPolicy, readout: OracleReadout | None) -> None:
+        super().__init__()
+        self.network, self.readout = network, readout
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.network.device
+
+
+@dataclass
+class Replayed:
+    """What a network makes of whole episodes, M steps in all, one episode after another."""
+
+    steps: dict[str, Tensor]  # (M, …) by name, on the device of the network
+    embedded: Embedded  # (M, …)
+    y: Tensor  # (M, H) outputs of the memory
+
+
+def replay(network: TokenPolicy, episodes: Sequence[Episode], bptt: int = 0) -> Replayed:
+    """Run a network over whole episodes, with gradients.
+
+    Args:
+        network: whose memory begins anew with each episode.
+        episodes: with the parts of the observations under names that begin with `OBS`.
+        bptt: see `run_memory`.
+    """
+    device = network.device
+    lengths = torch.tensor([len(next(iter(episode.values()))) for episode in episodes])
+    steps = {name: value.to(device) for name, value in cat_episodes(episodes).items()}
+    # Step m of all steps in a row is step `time` of episode `row`. Only what a memory runs over is padded.
+    row = torch.arange(len(lengths)).repeat_interleave(lengths).to(device)
+    time = torch.cat([torch.arange(length) for length in lengths.tolist()]).to(device)
+    obs = {name.removeprefix(OBS): value for name, value in steps.items() if name.startswith(OBS)}
+    with torch.no_grad():
+        normalized = network.normalize(obs.get("", obs))
+    embedded = network.embed(normalized)
+    written = network.write_recorded(embedded, steps)
+    x = written.new_zeros((int(lengths.max()), len(lengths), written.shape[-1])).index_put((time, row), written)
+    return Replayed(steps, embedded, run_memory(network.memory, x, bptt)[time, row])
+
+
+def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, args: Any) -> tuple[Tensor, Tensor]:
+    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (4,).
+
+    Args:
+        learner: the networks.
+        episodes: whole episodes.
+        count: number of steps that sums are divided by.
+        args: bptt, loss, huber_delta and oracle_weight.
+
+    Returns:
+        The loss; and the action loss, the read-out's loss, how often it is right, all three divided by ``count``, and the
+        share of steps at which actions count.
+    """
+    network, device = learner.network, learner.device
+    replayed = replay(network, episodes, args.bptt)
+    steps, embedded, y = replayed.steps, replayed.embedded, replayed.y
+    chosen = steps["carried"].nonzero().squeeze(1)
+    others, *objects = embedded
+    tokens, visible = (None if part is None else part[chosen] for part in objects)
+    means = network.actor(network.look(y[chosen], (others[chosen], tokens, visible)))
+    if args.loss == "huber":
+        # Divided by delta, so that the slope far off is 1 whatever delta is.
+        each = nn.functional.huber_loss(means, steps["labels"][chosen], reduction="none", delta=args.huber_delta)
+        each = each / args.huber_delta
+    else:
+        each = (means - steps["labels"][chosen]).square()
+    action_loss = each.mean(dim=-1).sum() / count
+    loss, zero = action_loss, torch.zeros((), device=device)
+    figures = [action_loss, zero, zero, zero + len(chosen) / count]
+    if learner.readout is not None:
+        known = steps["known"].nonzero().squeeze(1)
+        errors, right = learner.readout(y[known], steps["oracle"][known])
+        loss = loss + args.oracle_weight * errors.sum() / count
+        figures[1:3] = [errors.sum() / count, right.sum() / count]
+    return loss, torch.stack(figures).detach()
+
+
+def run_memory(memory: Any, x: Tensor, bptt: int) -> Tensor:
+    """The outputs (T, B, H) of a memory for inputs (T, B, I) of whole episodes.
+
+    Args:
+        memory: a `memory.Memory`.
+        x: the inputs.
+        bptt: gradients do not pass multiples of this many steps; 0: they pass all.
+    """
+    length = len(x)
+    starts = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+    starts[0] = True
+    state = memory.initial_state(x.shape[1])
+    outputs = []
+    for begin in range(0, length, bptt or length):
+        part = slice(begin, begin + (bptt or length))
+        y, state = memory.forward_sequence(x[part], state, starts[part])
+        state = {name: value.detach() for name, value in state.items()}
+        outputs.append(y)
+    return torch.cat(outputs)
+
+
+class EpisodeLearner:
+    """Base class of algorithms that take gradient steps on minibatches of whole episodes; see `protocol.Algorithm`.
+
+    A subclass calls `make_learner` and fills ``buffer``. It says what a minibatch is to teach in `loss`.
+    """
+
+    args: Any
+    generator: torch.Generator
+    network: Any
+    learner: Any
+    """All that has weights, `Learner` or another module with ``network`` and ``device``."""
+    optimizer: torch.optim.Optimizer
+    buffer: EpisodeBuffer
+    step: int
+    """Steps of the run before the rollout that is being played or was just played."""
+    updates: int
+    """Gradient steps so far."""
+
+    def make_learner(self, args: Any, setup: Setup, oracle: Tensor | None = None, classes: int = 0) -> None:
+        """Make the network and what trains it.
+
+        Args:
+            args: of the run.
+            setup: of the run.
+            oracle: (N, d) an example of what has to be remembered, where ``args.oracle_weight`` asks for a read-out.
+            classes: number of values of it, where these are whole numbers.
+
+        Raises:
+            ArgumentError: the network is not a `TokenPolicy`.
+        """
+        self.args, self.generator = args, setup.generator
+        if not issubclass(get_network(args.network_name).load(), TokenPolicy):
+            raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
+        network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
+        self.network = network
+        readout = None
+        if oracle is not None:
+            readout = OracleReadout(network.memory.output_size, oracle, classes).to(setup.device)
+        self.learner = Learner(network, readout)
+        self.make_optimizer(setup.device)
+        self.buffer = EpisodeBuffer(args.buffer_episodes)
+        self.step, self.updates = 0, 0
+
+    def make_optimizer(self, device: torch.device) -> None:
+        """Adam for all weights of ``learner``."""
+        fused = device.type in ("cpu", "cuda")
+        self.optimizer = torch.optim.Adam(self.learner.parameters(), lr=self.args.learning_rate, fused=fused)
+
+    def schedule(self, progress: float) -> None:
+        """Set the learning rate, and remember how far the run is."""
+        self.step = round(progress * self.args.total_timesteps)
+        if self.args.anneal_lr:
+            share = 1.0 - progress if self.args.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+            self.optimizer.param_groups[0]["lr"] = self.args.learning_rate * share
+
+    def loss(self, episodes: Sequence[Episode], count: float) -> tuple[Tensor, Tensor]:
+        """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (F,).
+
+        Args:
+            episodes: whole episodes.
+            count: number of steps that sums are divided by.
+        """
+        return imitation_loss(self.learner, episodes, count, self.args)
+
+    def after_step(self) -> None:
+        """Called after each gradient step."""
+
+    def take_steps(self, due: int) -> Tensor:
+        """Take ``due`` gradient steps on minibatches from the buffer, which holds an episode at least.
+
+        Returns:
+            The figures (due, F) of the minibatches.
+
+        Raises:
+            FloatingPointError: one is infinite or NaN.
+        """
+        args = self.args
+        found: list[Tensor] = []
+        with BatchThreads(self.learner, args.compile) as threads:
+            for episodes, count in self.buffer.minibatches(due, args.batch_episodes, self.generator):
+
+                def loss(rows: slice) -> tuple[Tensor, Tensor]:
+                    return self.loss(episodes[rows], count)  # noqa: B023  used at once
+
+                found.append(threads.backward(len(episodes), loss))
+                nn.utils.clip_grad_norm_(self.learner.parameters(), args.max_grad_norm)
+                self.optimizer.step()
+                self.after_step()
+        self.updates += due
+        figures = torch.stack(found) if found else torch.zeros(0, 0)
+        if not figures.isfinite().all():
+            raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate")
+        return figures
+
+    def describe_steps(self, figures: Tensor) -> dict[str, float]:
+        """What the log says of gradient steps with these figures (G, F)."""
+        row = {
+            "imitation/total_updates": float(self.updates),
+            "loss/gradient_steps": float(len(figures)),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+        }
+        if len(figures):
+            action, oracle, right, share = figures.mean(dim=0).tolist()
+            row["loss/action"] = action / max(share, 1e-9)  # the mean over the steps at which actions count
+            if self.learner.readout is not None:
+                row |= {"loss/oracle": oracle, "imitation/oracle_told": right}
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs besides the network and the episodes."""
+        readout = self.learner.readout
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "readout": {} if readout is None else readout.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        if self.learner.readout is not None:
+            self.learner.readout.load_state_dict(state["readout"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = state["updates"]
+
+    @staticmethod
+    def make_policy(network: Any) -> NetworkPolicy:
+        """The network by its most likely actions."""
+        return NetworkPolicy(network)
+
+    def eval_policy(self) -> NetworkPolicy:
+        """The present policy, for an evaluation."""
+        return self.make_policy(self.network)
