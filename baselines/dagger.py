@@ -95,6 +95,7 @@ class Rollout:
     carried: Tensor  # (S, N) bool, actions were carried out: the arm was not held
     known: Tensor  # (S, N) bool, the cue is over, so that the oracle can be known
     oracle: Tensor  # (S, N, d) what has to be remembered
+    counted: Tensor  # (S, N, K) bool, targets touched so far; K = 0 where no read-out asks
     over: Tensor  # (S, N) bool, the episode ended with that step
     last_obs: Obs  # (N, …) raw, the next rollout starts from it
 
@@ -102,7 +103,8 @@ class Rollout:
         """What is kept of each step, (S, N, …) each, on the CPU."""
         parts = self.obs if isinstance(self.obs, dict) else {"": self.obs}
         steps = {f"{OBS}{name}": value for name, value in parts.items()}
-        steps |= {"labels": self.labels, "carried": self.carried, "known": self.known, "oracle": self.oracle}
+        for name in ("labels", "carried", "known", "oracle", "counted"):
+            steps[name] = getattr(self, name)
         return {name: value.cpu() for name, value in steps.items()}
 
 
@@ -125,7 +127,7 @@ class Imitation(EpisodeLearner):
             task.on_mistake = "ignore"  # of the training environments only
         self.labeler = Labeler(args.env_id, task, args.seed, args.teacher)
         oracle = task.get_info()["oracle_info"] if args.oracle_weight else None
-        self.make_learner(args, setup, oracle, len(task.objects))
+        self.make_learner(args, setup, oracle, len(task.objects), self._candidates() if args.counted_weight else 0)
         n = setup.num_envs
         self.cutter = EpisodeCutter(n)
         self.state = self.network.initial_state(n)
@@ -134,6 +136,20 @@ class Imitation(EpisodeLearner):
         """(N,) standard deviation of the noise in the running episodes."""
         self.owed = 0
         """Gradient steps that have to wait for the first whole episode."""
+
+    def _candidates(self) -> int:
+        """Number of candidates of the task, for a read-out of those that were touched.
+
+        Raises:
+            ArgumentError: the task has no candidates.
+        """
+        counted = self.task.get_info().get("counted")
+        if counted is None:
+            raise ArgumentError(
+                f"--counted-weight {self.args.counted_weight} cannot be used: {self.args.env_id} has no targets that are "
+                "touched one after another; leave it out"
+            )
+        return int(counted.shape[1])
 
     # ------------------------------------------------------------------ what changes with time
     def beta(self) -> float:
@@ -155,7 +171,7 @@ class Imitation(EpisodeLearner):
         """Play ``num_steps`` steps; student or expert acts, and the expert labels all of them."""
         network, device, beta = self.network, self.network.device, self.beta()
         seen: list[Obs] = []
-        rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, over
+        rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, counted, over
         info = self.task.get_info()
         for _ in range(self.args.num_steps):
             seen.append(map_tensors(lambda x: x.to(device, copy=True), obs))
@@ -165,16 +181,17 @@ class Imitation(EpisodeLearner):
             responding = info["phase"] == RESPONSE
             carried = responding if self.task.arm == "held" else torch.ones_like(responding)
             known, oracle = info["phase"] != CUE, info["oracle_info"].clone()
+            touched = info["counted"].clone() if self.learner.counted_readout else known.new_zeros((len(known), 0))
             obs, _, ends, cuts, info = env.step(network.action.to_env(action).to(env.device))
             over = ends | cuts
             stats.record(info, over)
             if "cut_short" in info:  # these were reset after `info` had been made
                 info = self.task.get_info()
             self.starts = over.to(device)
-            rows.append((label, carried.to(device), known.to(device), oracle.to(device), self.starts))
+            rows.append((label, *(part.to(device) for part in (carried, known, oracle, touched)), self.starts))
         last = map_tensors(lambda x: x.to(device, copy=True), obs)
-        labels, carried, known, oracle, over = (torch.stack(part) for part in zip(*rows, strict=True))
-        return Rollout(stack_tensors(seen), labels, carried, known, oracle, over, last)
+        labels, carried, known, oracle, counted, over = (torch.stack(part) for part in zip(*rows, strict=True))
+        return Rollout(stack_tensors(seen), labels, carried, known, oracle, counted, over, last)
 
     def act(self, obs: Obs, label: Tensor, beta: float) -> Tensor:
         """The actions (N, A) to carry out: the student's, or with probability ``beta`` the expert's with noise."""

@@ -79,6 +79,9 @@ class ImitationArgs(CommonArgs):
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the memory, cross-entropy for whole
     numbers, else mean squared error. Learning to hold the cue is then supervised too. The policy is not changed by it."""
+    counted_weight: float = 0.0
+    """Tasks with several targets: weight of an auxiliary loss, the cross-entropy of a linear read-out of the targets touched
+    so far from the memory. Observations do not show them, so a policy has to remember what it has done already."""
 
     @property
     def hidden_size(self) -> int:
@@ -115,7 +118,7 @@ class ImitationArgs(CommonArgs):
         require(self, "memory_size token_size", lambda value: 1 <= value <= MOST_WIDTH, f"use 1 to {MOST_WIDTH}")
         require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "huber_delta max_grad_norm", lambda value: value > 0.0, "use a value above 0")
-        require(self, "expert_noise oracle_weight", lambda value: value >= 0.0, "use at least 0")
+        require(self, "expert_noise oracle_weight counted_weight", lambda value: value >= 0.0, "use at least 0")
 
 
 @dataclass
@@ -165,3 +168,8 @@ class BCArgs(ImitationArgs):
         super().check()
         if self.dataset is not None and not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
+        if self.dataset is not None and self.counted_weight:
+            raise ArgumentError(
+                f"--counted-weight {self.counted_weight} cannot be used with --dataset: datasets do not hold what was "
+                "touched so far; leave one of them out"
+            )

@@ -77,7 +77,8 @@ class DatasetBC(BC):
         seen: dict[str, Tensor] = {name.removeprefix(OBS): stacked[name] for name in stacked if name.startswith(OBS)}
         labels, carried, known, oracle = (stacked[name] for name in ("labels", "carried", "known", "oracle"))
         over = torch.zeros(steps, n, dtype=torch.bool, device=labels.device)
-        return Rollout(seen.get("", seen), labels, carried, known, oracle, over, obs)
+        counted = over.new_zeros((steps, n, 0))
+        return Rollout(seen.get("", seen), labels, carried, known, oracle, counted, over, obs)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Imitation.state_dict`. A dataset is read again, not saved."""

@@ -15,58 +15,28 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import ArgumentError
-from .encoder import ObservationNormalizer
 from .episodes import Episode, EpisodeBuffer, cat_episodes
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
+from .readouts import CountedReadout, OracleReadout
 from .registry import get_network
 from .threads import BatchThreads
 from .token_policy import Embedded, TokenPolicy
 
-__all__ = ["OBS", "EpisodeLearner", "Learner", "OracleReadout", "Replayed", "imitation_loss", "replay", "run_memory"]
+__all__ = ["OBS", "EpisodeLearner", "Learner", "Replayed", "imitation_loss", "replay", "run_memory"]
 
 OBS = "obs/"
 """Begin of the names of the parts of an observation in an `Episode`."""
 
 
-class OracleReadout(nn.Module):
-    """A linear read-out of what has to be remembered from the output of a memory; see ``--oracle-weight``.
-
-    Args:
-        inputs: size H of the output.
-        oracle: (N, d) an example. Whole numbers are told apart as classes, others are predicted.
-        classes: number of values of whole numbers.
-    """
-
-    def __init__(self, inputs: int, oracle: Tensor, classes: int) -> None:
-        super().__init__()
-        self.discrete, self.size, self.classes = not oracle.is_floating_point(), oracle.shape[1], classes
-        self.normalizer = ObservationNormalizer(self.size)
-        self.linear = nn.Linear(inputs, self.size * (classes if self.discrete else 1))
-
-    def forward(self, y: Tensor, oracle: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss (M,) and how well it is told (M,): all classes right, or the squared error below a tenth of the variance.
-
-        Args:
-            y: (M, H).
-            oracle: (M, d).
-        """
-        told = self.linear(y)
-        if self.discrete:
-            logits = told.unflatten(-1, (self.size, self.classes))
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), oracle.flatten().long(), reduction="none")
-            right = (logits.argmax(dim=-1) == oracle).all(dim=-1)
-            return loss.view(-1, self.size).mean(dim=-1), right.float()
-        error = (told - self.normalizer(oracle)).square().mean(dim=-1)
-        return error, (error < 0.1).float().detach()
-
-
 class Learner(nn.Module):
-    """All that has weights: the policy, and the read-out where there is one."""
+    """All that has weights: the policy, and the read-outs where there are any."""
 
-    def __init__(self, network: TokenPolicy, readout: OracleReadout | None) -> None:
+    def __init__(
+        self, network: TokenPolicy, readout: OracleReadout | None, counted_readout: CountedReadout | None = None
+    ) -> None:
         super().__init__()
-        self.network, self.readout = network, readout
+        self.network, self.readout, self.counted_readout = network, readout, counted_readout
 
     @property
     def device(self) -> torch.device:
@@ -107,17 +77,18 @@ def replay(network: TokenPolicy, episodes: Sequence[Episode], bptt: int = 0) -> 
 
 
 def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, args: Any) -> tuple[Tensor, Tensor]:
-    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (4,).
+    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (6,).
 
     Args:
         learner: the networks.
         episodes: whole episodes.
         count: number of steps that sums are divided by.
-        args: bptt, loss, huber_delta and oracle_weight.
+        args: bptt, loss and huber_delta; oracle_weight and counted_weight, where there are these read-outs.
 
     Returns:
-        The loss; and the action loss, the read-out's loss, how often it is right, all three divided by ``count``, and the
-        share of steps at which actions count.
+        The loss; and six figures: the action loss, the loss of the oracle's read-out and how often it is right, the share of
+        steps at which actions count, and the loss of the other read-out and how often it is right. All are divided by
+        ``count``.
     """
     network, device = learner.network, learner.device
     replayed = replay(network, episodes, args.bptt)
@@ -134,12 +105,16 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         each = (means - steps["labels"][chosen]).square()
     action_loss = each.mean(dim=-1).sum() / count
     loss, zero = action_loss, torch.zeros((), device=device)
-    figures = [action_loss, zero, zero, zero + len(chosen) / count]
+    figures = [action_loss, zero, zero, zero + len(chosen) / count, zero, zero]
     if learner.readout is not None:
         known = steps["known"].nonzero().squeeze(1)
         errors, right = learner.readout(y[known], steps["oracle"][known])
         loss = loss + args.oracle_weight * errors.sum() / count
         figures[1:3] = [errors.sum() / count, right.sum() / count]
+    if learner.counted_readout is not None:
+        errors, right = learner.counted_readout(y, steps["counted"])
+        loss = loss + args.counted_weight * errors.sum() / count
+        figures[4:] = [errors.sum() / count, right.sum() / count]
     return loss, torch.stack(figures).detach()
 
 
@@ -182,7 +157,9 @@ class EpisodeLearner:
     updates: int
     """Gradient steps so far."""
 
-    def make_learner(self, args: Any, setup: Setup, oracle: Tensor | None = None, classes: int = 0) -> None:
+    def make_learner(
+        self, args: Any, setup: Setup, oracle: Tensor | None = None, classes: int = 0, candidates: int = 0
+    ) -> None:
         """Make the network and what trains it.
 
         Args:
@@ -190,6 +167,7 @@ class EpisodeLearner:
             setup: of the run.
             oracle: (N, d) an example of what has to be remembered, where ``args.oracle_weight`` asks for a read-out.
             classes: number of values of it, where these are whole numbers.
+            candidates: number of candidates, where ``args.counted_weight`` asks for a read-out of those touched so far.
 
         Raises:
             ArgumentError: the network is not a `TokenPolicy`.
@@ -199,10 +177,10 @@ class EpisodeLearner:
             raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
         network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
         self.network = network
-        readout = None
-        if oracle is not None:
-            readout = OracleReadout(network.memory.output_size, oracle, classes).to(setup.device)
-        self.learner = Learner(network, readout)
+        outputs = network.memory.output_size
+        readout = None if oracle is None else OracleReadout(outputs, oracle, classes).to(setup.device)
+        counted = CountedReadout(outputs, candidates).to(setup.device) if candidates else None
+        self.learner = Learner(network, readout, counted)
         self.make_optimizer(setup.device)
         self.buffer = EpisodeBuffer(args.buffer_episodes)
         self.step, self.updates = 0, 0
@@ -266,18 +244,21 @@ class EpisodeLearner:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         if len(figures):
-            action, oracle, right, share = figures.mean(dim=0).tolist()
+            action, oracle, right, share, counted, counted_right = figures.mean(dim=0).tolist()
             row["loss/action"] = action / max(share, 1e-9)  # the mean over the steps at which actions count
             if self.learner.readout is not None:
                 row |= {"loss/oracle": oracle, "imitation/oracle_told": right}
+            if self.learner.counted_readout is not None:
+                row |= {"loss/counted": counted, "imitation/counted_told": counted_right}
         return row
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the network and the episodes."""
-        readout = self.learner.readout
+        readout, counted = self.learner.readout, self.learner.counted_readout
         return {
             "optimizer": self.optimizer.state_dict(),
             "readout": {} if readout is None else readout.state_dict(),
+            "counted_readout": {} if counted is None else counted.state_dict(),
             "updates": self.updates,
         }
 
@@ -285,6 +266,8 @@ class EpisodeLearner:
         """Continue from what `state_dict` returned."""
         if self.learner.readout is not None:
             self.learner.readout.load_state_dict(state["readout"])
+        if self.learner.counted_readout is not None:
+            self.learner.counted_readout.load_state_dict(state["counted_readout"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
 

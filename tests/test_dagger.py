@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from mikasa_robo.baselines.dagger import BC, DAgger, Imitation
 from mikasa_robo.baselines.dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer, EpisodeCutter
-from mikasa_robo.baselines.imitation import OracleReadout, imitation_loss, run_memory
+from mikasa_robo.baselines.imitation import imitation_loss, run_memory
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import make_memory
 from mikasa_robo.baselines.protocol import Setup
+from mikasa_robo.baselines.readouts import CountedReadout, OracleReadout
 from mikasa_robo.core import observations
 from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.experts.policies import Expert
@@ -320,6 +322,53 @@ def test_an_oracle_read_out_learns_what_the_memory_holds() -> None:
         assert readout(y, oracle)[1].mean() > 0.9 > first
 
 
+def test_a_read_out_tells_which_targets_were_touched(small_env: Any) -> None:
+    algorithm = learner(small_env, counted_weight=1.0)
+    episodes = episodes_of(small_env, [6, 8])
+    for episode in episodes:
+        episode["carried"][:] = False  # nothing but the read-out
+        episode["counted"] = torch.rand(len(episode["carried"]), 3) < 0.5
+    with torch.no_grad():
+        algorithm.learner.counted_readout.linear.weight.zero_()
+        algorithm.learner.counted_readout.linear.bias[:] = torch.tensor([0.0, 40.0, -40.0])
+    loss, figures = imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)
+    counted = torch.cat([episode["counted"] for episode in episodes]).float()
+    # Candidate 0 is a coin's toss; of 1 and 2 the read-out is sure, and each error costs 40.
+    expected = (math.log(2.0) + 40.0 * (1.0 - counted[:, 1]).mean() + 40.0 * counted[:, 2].mean()) / 3
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    assert figures[4] == loss
+    assert figures[0] == 0.0
+    algorithm.learner.counted_readout.linear.reset_parameters()
+    imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)[0].backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in algorithm.network.memory.parameters())
+
+    told, errors = torch.tensor([[3.0, -1.0], [3.0, 1.0]]), torch.tensor([[True, False], [True, False]])
+    readout = CountedReadout(2, 2)
+    with torch.no_grad():
+        readout.linear.weight.copy_(torch.eye(2))
+        readout.linear.bias.zero_()
+    assert readout(told, errors)[1].tolist() == [1.0, 0.0]
+
+
+def test_rollouts_say_which_targets_were_touched_where_a_read_out_asks() -> None:
+    env = made(env_id="BunchOfColors3-v0", arm="held")
+    sizes = {}
+    for weight in (0.0, 1.0):
+        algorithm = learner(env, BC, expert_noise=0.0, num_steps=70, counted_weight=weight)
+        obs, _ = env.reset(seed=0)
+        algorithm.on_episode_start(torch.ones(4, dtype=torch.bool))
+        batch = algorithm.rollout(env, obs, EpisodeStats())
+        sizes[weight] = batch.counted.shape[2]
+        assert torch.equal(batch.steps()["counted"], batch.counted)
+    assert sizes == {0.0: 0, 1.0: 9}
+    number = batch.counted.sum(dim=2)
+    assert (number[0] == 0).all()
+    assert (number.amax(dim=0) >= 1).all()
+    first = batch.over.to(torch.int8).argmax(dim=0)
+    assert all((number[1 : int(end) + 1, i] >= number[: int(end), i]).all() for i, end in enumerate(first) if end)
+    env.close()
+
+
 def test_truncated_backpropagation_changes_gradients_only() -> None:
     torch.manual_seed(0)
     memory = make_memory("gru", 4, hidden_size=8)
@@ -446,6 +495,8 @@ def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
         ("--bptt -1", "--bptt -1"),
         ("--expert-noise -0.1", "--expert-noise -0.1"),
         ("--huber-delta 0", "--huber-delta 0"),
+        ("--counted-weight -1", "--counted-weight -1"),
+        ("--env-id TakeItBack-v0 --counted-weight 0.2", "TakeItBack-v0 has no targets"),
         ("--memory gnu", "gnu"),
         ("--memory-kwargs depth", "--memory-kwargs depth"),
         ("--network mlp", "--network mlp"),
