@@ -29,6 +29,8 @@ from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.replay import NEXT_OBS, OBS, ReplayBuffer, observation_of, sample_symmetric
 from mikasa_robo.baselines.sac_arguments import SACArgs
 from mikasa_robo.baselines.sac_network import Ensemble, SACNetwork
+from mikasa_robo.data.dataset import Dataset
+from mikasa_robo.tools import collect
 
 CPU = torch.device("cpu")
 SMALL = "--hidden-sizes 32 32 --num-critics 2 --batch-transitions 32 --torch-threads 1 --no-video --preset none"
@@ -404,3 +406,29 @@ def test_the_expert_begins(tmp_path: Path) -> None:
     assert [int(float(row["loss/gradient_steps"])) for row in rows] == [0, 0, 0, 0, 0, 0, 10, 10]
     rewards = Checkpoints.load_newest(run)["algorithm_state"]["expert_buffer"]["columns"]["rewards"]
     assert float(rewards.max()) == 1.0, "the expert succeeds"
+
+
+@pytest.mark.slow
+def test_a_dataset_takes_the_place_of_the_expert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    words = f"--env-id RememberColor3-v0 --obs state --out {data} --episodes 3 --no-states"
+    assert collect.main(words.split()) == 0
+    count = sum(episode.length for episode in Dataset.open(data).episodes())
+    argv = shlex.split(
+        f"--env-id RememberColor3-v0 {SMALL} --num-envs 4 --num-steps 20 --total-timesteps 240 --random-steps 80 "
+        f"--eval-every 0 --eval-episodes 2 --dataset {data} --run-dir {run}"
+    )
+    for more, message in (
+        ("--reward-mode sparse", "recorded with the reward normalized_dense; use --reward-mode normalized_dense"),
+        ("--obs joints", "has no joints in its observations"),
+        ("--buffer-transitions 9", f"has {count} transitions; use --buffer-transitions {count}"),
+    ):
+        assert main("sac", [*argv, *more.split()]) == 2
+        assert message in capsys.readouterr().err
+    assert main("sac", argv) == 0
+    assert {int(float(row["replay/expert_transitions"])) for row in rows_of(run)} == {count}
+    saved = Checkpoints.load_newest(run)
+    # as many observations of the dataset as of the run itself have been normalised by
+    assert float(saved["policy"]["normalizer.count"]) == count + 240
+    columns = saved["algorithm_state"]["expert_buffer"]["columns"]
+    assert not columns["terminated"].any(), "successes are no ends where training goes on after them"
