@@ -40,8 +40,8 @@ QUICK = (
 )
 QUICK_SAC = (
     "--preset none --num-envs 2 --num-steps 8 --total-timesteps 64 --random-steps 32 --batch-transitions 8 "
-    "--num-critics 2 --buffer-transitions 100 --hidden-sizes 8 --eval-every 0 --eval-episodes 1 --eval-num-envs 1 --no-video "
-    "--torch-threads 1"
+    "--num-critics 2 --buffer-transitions 100 --hidden-sizes 8 --eval-every 0 --eval-episodes 1 --eval-num-envs 1 "
+    "--no-video --torch-threads 1"
 )
 GOOD: dict[str, tuple[tuple[str, ...], int]] = {
     # command: (words that work, how often)
