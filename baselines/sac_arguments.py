@@ -67,8 +67,9 @@ class SACArgs(CommonArgs):
     """Normalise the layers of the critics, which bounds what they say about actions that nobody has tried."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
-    init_temperature: float = 0.1
-    """Weight of the entropy at first."""
+    init_temperature: float = 0.01
+    """Weight of the entropy at first, in units of the reward. Rewards of robot tasks are at most 1 a step and far less at
+    first, and the temperature falls slowly: a large one leaves nothing but noise for thousands of gradient steps."""
     target_entropy: float | None = None
     """The temperature is learnt so that the mean entropy of the policy, in nats, comes here; by default minus the number of
     components of an action. For a Gaussian that is a standard deviation of 0.09 each: with it an arm can come to rest."""
