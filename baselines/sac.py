@@ -6,7 +6,7 @@ arXiv 2302.02948): the off-policy reference.
 
 RLPD is SAC with three things: half of each minibatch are transitions of an expert (`replay.sample_symmetric`), the critics
 have normalised layers, and a target is the minimum over a few of an ensemble of critics, whose mean the actor follows.
-Environments are stepped in batches, so there are less gradient steps for an environment step than in the paper.
+Environments are stepped in batches, so there are fewer gradient steps for an environment step than in the paper.
 
 Top to bottom: a rollout, the losses, a gradient step, and the class that `training` runs. Arguments are in `sac_arguments`.
 """
