@@ -20,9 +20,9 @@ def is_critic_parameter(name: str) -> bool:
     return name.startswith(("critic.", "critic_encoder."))
 
 
-def last_layer(critic: nn.Module) -> nn.Linear:
-    """The layer whose output is the value."""
-    layer = list(critic.modules())[-1]
+def last_layer(network: nn.Module) -> nn.Linear:
+    """The layer whose output is that of an MLP, such as the value of a critic."""
+    layer = list(network.modules())[-1]
     assert isinstance(layer, nn.Linear)
     return layer
 

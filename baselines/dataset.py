@@ -21,7 +21,7 @@ from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 from mikasa_robo.data.store import DataError
 
-from .arguments import ArgumentError, read_env_kwargs
+from .arguments import ArgumentError, CommonArgs, read_env_kwargs
 from .dagger import BC, Rollout
 from .dagger_arguments import BCArgs
 from .episodes import Episode, EpisodeCutter
@@ -30,7 +30,7 @@ from .loggers import EpisodeStats
 from .protocol import Setup
 from .spaces import Obs, ObservationLayout
 
-__all__ = ["DatasetBC", "read_dataset", "to_training_episode"]
+__all__ = ["DatasetBC", "open_dataset", "read_dataset", "to_training_episode"]
 
 GENERAL = ("obs_mode", "control_mode", "reward_mode", "sim_backend")
 """Arguments of an environment that are not the task's own."""
@@ -85,8 +85,8 @@ class DatasetBC(BC):
         return super().state_dict() | ({"buffer": None} if self.recorded else {})
 
 
-def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episode]:
-    """All episodes of a dataset, as `imitation.imitation_loss` takes them.
+def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Dataset:
+    """A dataset whose native episodes a run can learn from.
 
     Args:
         folder: of the dataset.
@@ -98,7 +98,7 @@ def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episo
     """
     try:
         dataset = Dataset.open(folder)
-        count = len(dataset)
+        len(dataset)  # refuses one that is not complete
         dataset.require_native()
     except DataError as error:
         raise ArgumentError(f"--dataset {error}") from error
@@ -115,15 +115,29 @@ def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episo
         words = " ".join(f"{name}={value}" for name, value in own.items())
         fix = f"use --env-kwargs {words}" if own else "leave --env-kwargs out"
         raise ArgumentError(f"--dataset {folder} was recorded with {words or 'no arguments of the task'}; {fix}")
-    if count > args.buffer_episodes:
-        raise ArgumentError(f"--dataset {folder} has {count} episodes; use --buffer-episodes {count}")
     lacking = [part for part in parts if (part or "state") not in dataset.read(0).observations]
     if lacking:
         raise ArgumentError(
-            f"--dataset {folder} has no {', '.join(lacking)} in its observations ({info.obs_mode}); use an --obs of these"
+            f"--dataset {folder} has no {', '.join(name or 'state' for name in lacking)} in its observations "
+            f"({info.obs_mode}); use an --obs of these"
         )
+    return dataset
+
+
+def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episode]:
+    """All episodes of a dataset, as `imitation.imitation_loss` takes them.
+
+    Args:
+        folder, args, parts: see `open_dataset`.
+
+    Raises:
+        ArgumentError: there is no such dataset, or it does not fit the run.
+    """
+    dataset = open_dataset(folder, args, parts)
+    if len(dataset) > args.buffer_episodes:
+        raise ArgumentError(f"--dataset {folder} has {len(dataset)} episodes; use --buffer-episodes {len(dataset)}")
     try:
-        arm = asked.get("arm", "free")
+        arm = read_env_kwargs(args.env_kwargs).get("arm", "free")
         return [to_training_episode(episode, arm, parts) for episode in dataset.episodes()]
     except DataError as error:
         raise ArgumentError(f"--dataset {folder}: {error}") from error

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-__all__ = ["Categoricals", "Distribution", "Gaussian", "StateNoise"]
+__all__ = ["Categoricals", "Distribution", "Gaussian", "SquashedGaussian", "StateNoise"]
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -77,6 +78,48 @@ class StateNoise(Gaussian):
 
 
 @dataclass
+class SquashedGaussian:
+    """The hyperbolic tangents of independent Gaussians: actions in (-1, 1), as in SAC (Haarnoja et al., 2018, arXiv
+    1812.05905).
+
+    Args:
+        mean: (..., A) before squashing.
+        log_std: (..., A) before squashing.
+    """
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (..., A) from standard normal ``noise`` of that shape, and their log-density (...), with gradients."""
+        before = self.mean + self.log_std.exp() * noise
+        return before.tanh(), self._log_prob(before)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """(..., A) from standard normal ``noise`` of that shape."""
+        return self.sample_with_log_prob(noise)[0]
+
+    def mode(self) -> Tensor:
+        """The action (..., A) of the mean before squashing."""
+        return self.mean.tanh()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(...) log-density of actions (..., A); at the bounds that of an action just within them."""
+        return self._log_prob(action.clamp(-1.0 + 1e-6, 1.0 - 1e-6).atanh())
+
+    def entropy(self) -> Tensor:
+        """Raises NotImplementedError: it has no closed form. Average -`log_prob` over samples."""
+        raise NotImplementedError(
+            "the entropy of a squashed Gaussian has no closed form; average -log_prob over samples"
+        )
+
+    def _log_prob(self, before: Tensor) -> Tensor:
+        # The logarithm of the tangent's slope, 1 - tanh(u)^2, written so that it does not vanish for large u.
+        slope = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+        return Gaussian(self.mean, self.log_std).log_prob(before) - slope.sum(dim=-1)
+
+
+@dataclass
 class Categoricals:
     """Independent categorical components.
 
@@ -118,4 +161,4 @@ class Categoricals:
         return -torch.stack([(part.exp() * part).sum(dim=-1) for part in self._log_probs]).sum(dim=0)
 
 
-Distribution = Gaussian | Categoricals
+Distribution = Gaussian | SquashedGaussian | Categoricals

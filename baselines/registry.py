@@ -148,6 +148,12 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "Imitate episodes of the expert, or of a dataset.",
             f"{_HOME}.dagger_arguments:BCArgs",
         ),
+        AlgorithmSpec(
+            "sac",
+            f"{_HOME}.sac:SAC",
+            "Off-policy learning, with episodes of the expert if asked for (RLPD).",
+            f"{_HOME}.sac_arguments:SACArgs",
+        ),
     )
 }
 """Algorithms by name."""
@@ -158,6 +164,7 @@ NETWORKS: dict[str, NetworkSpec] = {
         NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
         NetworkSpec("tokens", f"{_HOME}.token_policy:TokenPolicy", "Any memory, with objects as tokens."),
+        NetworkSpec("sac", f"{_HOME}.sac_network:SACNetwork", "A squashed Gaussian policy and an ensemble of critics."),
         NetworkSpec("recurrent", f"{_HOME}.networks:RecurrentActorCritic", "A memory that they share; see --memory."),
     )
 }

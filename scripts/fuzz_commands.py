@@ -13,6 +13,7 @@ from fuzz_values import STRINGS, path_word, pick, word
 
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.sac_arguments import SACArgs
 from mikasa_robo.tools import (
     attack,
     collect,
@@ -37,6 +38,11 @@ QUICK = (
     "--preset none --num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 32 --update-epochs 1 --eval-every 0 "
     "--eval-episodes 1 --eval-num-envs 1 --no-video --torch-threads 1 --stagger-groups 1"
 )
+QUICK_SAC = (
+    "--preset none --num-envs 2 --num-steps 8 --total-timesteps 64 --random-steps 32 --batch-transitions 8 "
+    "--num-critics 2 --buffer-transitions 100 --hidden-sizes 8 --eval-every 0 --eval-episodes 1 --eval-num-envs 1 "
+    "--no-video --torch-threads 1"
+)
 GOOD: dict[str, tuple[tuple[str, ...], int]] = {
     # command: (words that work, how often)
     "train": (
@@ -46,6 +52,7 @@ GOOD: dict[str, tuple[tuple[str, ...], int]] = {
             f"train ppo-mlp --env-id CartPole-v1 {QUICK} --init-from run --run-dir out",
             f"train ppo-mlp --env-id RememberColor3-v0 {QUICK} --run-dir out --env-kwargs arm=held response_steps=2",
             "train ppo-mlp --resume resumable",
+            f"train sac --env-id Pendulum-v1 {QUICK_SAC} --run-dir out",
         ),
         24,
     ),
@@ -143,7 +150,7 @@ def command_line(rng: random.Random) -> list[str]:
 @functools.cache
 def _fields(command: str, algorithm: str) -> dict[str, Any]:
     """The options of a command with their types."""
-    of_train = ppo_lstm.Args if algorithm == "ppo-lstm" else ppo_mlp.Args
+    of_train = {"ppo-lstm": ppo_lstm.Args, "sac": SACArgs}.get(algorithm, ppo_mlp.Args)
     options = of_train if command == "train" else OPTIONS[command]
     hints = typing.get_type_hints(options)
     return {field.name: hints[field.name] for field in dataclasses.fields(options) if field.name not in NOT_CHANGED}

@@ -322,6 +322,27 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("tests/test_ppo_lstm.py::test_an_update_starts_from_what_was_recorded",),
     ),
     Mutation(
+        "sac-truncation-as-termination",
+        "baselines/sac.py",
+        "steps.append((action, reward.to(device, torch.float32), ends.to(device)))",
+        "steps.append((action, reward.to(device, torch.float32), over.to(device)))",
+        ("tests/test_sac.py::test_a_rollout_keeps_the_last_observations_and_bootstraps_truncated_episodes",),
+    ),
+    Mutation(
+        "sac-observation-after-the-reset",
+        "baselines/sac.py",
+        "return torch.where(over.view(-1, *[1] * (obs.ndim - 1)), final, obs)",
+        "return obs",
+        ("tests/test_sac.py::test_a_rollout_keeps_the_last_observations_and_bootstraps_truncated_episodes",),
+    ),
+    Mutation(
+        "sac-bootstraps-from-a-failure",
+        "baselines/sac.py",
+        "return rewards + gamma * (~terminated).to(rewards.dtype) * later",
+        "return rewards + gamma * later",
+        ("tests/test_sac.py::test_targets_by_hand",),
+    ),
+    Mutation(
         "ratio-not-clipped",
         "baselines/ppo.py",
         "bounded = ratio.clamp(1.0 - args.clip_range, 1.0 + args.clip_range)",

@@ -330,5 +330,10 @@ def test_a_report_tells_variants_and_warm_starts_apart() -> None:
         agent("ppo-mlp", {"init_from": "a.pt", "variant": None}),
         agent("ppo", {"memory": "gru", "variant": "x", "init_from": "a.pt"}),
         agent("ppo-lstm", {"memory": "lstm"}),
+        agent("sac", {"expert_steps": 0, "dataset": None}),
+        agent("sac", {"expert_steps": 9}),
+        agent("sac", {"dataset": "d", "variant": "rlpd"}),
+        agent("bc", {"dataset": "d"}),
     ]
-    assert told == ["gsde", "ppo-mlp (warm start)", "x (warm start)", "ppo-lstm"]
+    assert told[:4] == ["gsde", "ppo-mlp (warm start)", "x (warm start)", "ppo-lstm"]
+    assert told[4:] == ["sac", "sac (with an expert)", "rlpd (with an expert)", "bc"]

@@ -27,6 +27,8 @@ RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 
 WARM_START = "(warm start)"
 """Follows the algorithm of a run that began with the policy of another run."""
+WITH_EXPERT = "(with an expert)"
+"""Follows the algorithm of a run of reinforcement learning that also learnt from episodes of an expert."""
 
 Source = Literal["training", "eval", "lifelong"]
 
@@ -179,7 +181,7 @@ def _task(env_id: Any, args: dict[str, Any]) -> str:
 
 
 def _agent(algorithm: Any, args: dict[str, Any]) -> str:
-    """The name of the variant, or else the algorithm and its memory; training environments of its own; a warm start."""
+    """The name of the variant, or else the algorithm and its memory; then what it began with or had besides."""
     memory, name = args.get("memory"), str(algorithm)
     if isinstance(memory, str) and (algorithm, memory) != ("ppo-lstm", "lstm"):
         own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))
@@ -189,6 +191,8 @@ def _agent(algorithm: Any, args: dict[str, Any]) -> str:
     taught = " ".join(sorted(map(str, args.get("train_env_kwargs") or ())))
     if taught:
         name += f" (trained with {taught})"
+    if args.get("expert_steps") or (algorithm == "sac" and args.get("dataset")):
+        name += f" {WITH_EXPERT}"
     return f"{name} {WARM_START}" if args.get("init_from") else name
 
 

@@ -144,7 +144,7 @@ class MemoryEnv(SavedTask[TaskState]):
         if self._task_state is None:
             self._task_state = state.allocate(rows, self.num_envs)
         state.scatter(self._task_state, env_idx, rows)
-        self._reset_table_and_robot(noise)
+        self._reset_table_and_robot(noise, self.start_posture(rows))
         start = torch.zeros(u.count, dtype=torch.int64, device=self.device)
         visible, home = self.layout(rows, start)
         velocities = self.initial_velocities(rows)

@@ -88,6 +88,10 @@ class TaskHooks(Generic[TaskState]):
         """(b, K, 6) linear (m/s) and angular velocity (rad/s) with which objects start; None: at rest."""
         return None
 
+    def start_posture(self, s: TaskState) -> Tensor | None:
+        """(b, 9) joint positions at which the robots start, rad and m; None: `tabletop.START_QPOS` with noise."""
+        return None
+
     # ------------------------------------------------------------------ at every control step
     @abstractmethod
     def update_state(self, s: TaskState, data: StepData, touching: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mikasa_robo.checks import one_of
+from mikasa_robo.checks import boolean, one_of
 
 from .phases import CUE
 
@@ -27,6 +27,20 @@ def is_replaced(recall: Any, response_steps: Any) -> bool:
             " 1, or recall='in_place'"
         )
     return replaced
+
+
+def starts_grasped(start_grasped: Any, recall: Any) -> bool:
+    """Whether the constructor argument ``start_grasped`` asks for an object in the hand.
+
+    Raises:
+        ValueError: it is no boolean, or the object would come back elsewhere than the hand is.
+    """
+    grasped = boolean("start_grasped", start_grasped)
+    if grasped and recall == "replaced":
+        raise ValueError(
+            "start_grasped=True with recall='replaced': the object comes back elsewhere than the hand is; use one of them"
+        )
+    return grasped
 
 
 def home(phase: Tensor, start: Tensor, returned: Tensor) -> Tensor:

@@ -68,10 +68,16 @@ class TabletopEnv(SeededEnv):
         links = self.agent.robot.links_map
         return [links[name] for name in TOUCH_LINKS if name in links or name != "camera_link"]
 
-    def _reset_table_and_robot(self, noise: Tensor) -> None:
-        """Puts table and robot of the environments being reset where they start; ``noise`` (b, 7) of the arm, rad."""
-        qpos = constant(START_QPOS, noise.dtype, noise.device).repeat(len(noise), 1)
-        qpos[:, :ARM_JOINTS] += noise
+    def _reset_table_and_robot(self, noise: Tensor, qpos: Tensor | None = None) -> None:
+        """Puts table and robot of the environments being reset where they start.
+
+        Args:
+            noise: (b, 7) of the arm at its usual start, rad.
+            qpos: (b, 9) another start, without noise.
+        """
+        if qpos is None:
+            qpos = constant(START_QPOS, noise.dtype, noise.device).repeat(len(noise), 1)
+            qpos[:, :ARM_JOINTS] += noise
         self.table_scene.table.set_pose(self.table_scene.table.initial_pose)
         self.agent.reset(qpos.to(torch.float32))
         base = (ROBOT_BASE_X, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

@@ -16,8 +16,9 @@ from mikasa_robo.assets.palette import rgba
 from mikasa_robo.checks import boolean, number_range, warn_hard
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
+from mikasa_robo.core.grasp_start import grasp_posture
 from mikasa_robo.core.phases import DELAY
-from mikasa_robo.core.recall import Recall, home, is_replaced
+from mikasa_robo.core.recall import Recall, home, is_replaced, starts_grasped
 from mikasa_robo.core.sampling import Uniforms, between
 from mikasa_robo.core.symmetry import PEG_ROTATIONS, canonical_rotation
 from mikasa_robo.core.tabletop import FINGERS
@@ -188,6 +189,9 @@ class Rotate(MemoryEnv[RotateState]):
         both_ways: whether the prompted angle may be clockwise.
         angle_range: (low, high) of the prompted angle's size, 0.1…π rad, in place of the mode's own.
         recall: "in_place", the paper's form, or "replaced".
+        start_grasped: for a curriculum, whether the fingers are closed on the peg when an episode begins, with the hand
+            upright over its middle and no noise of the arm's start. Only "in_place". With a delay, hold the arm
+            (``arm="held"``), or it moves away while the peg is hidden.
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During the cue the peg cannot be
             moved; during a delay it is hidden, and afterwards it lies where it lay, or where it comes back.
         **kwargs: see `MemoryEnv`.
@@ -203,10 +207,12 @@ class Rotate(MemoryEnv[RotateState]):
         both_ways: bool = False,
         angle_range: Sequence[float] | None = None,
         recall: Recall = "in_place",
+        start_grasped: bool = False,
         **kwargs: Any,
     ) -> None:
         self.angle_range, self.both_ways = angle_range_of(both_ways, angle_range), both_ways
         self.holds_arm = self.replaced = is_replaced(recall, kwargs.get("response_steps"))
+        self.start_grasped = starts_grasped(start_grasped, recall)
         self.cue_bodies = self.replaced  # type: ignore[misc]
         if self.replaced:
             self.draws = 8  # type: ignore[misc]
@@ -217,6 +223,13 @@ class Rotate(MemoryEnv[RotateState]):
 
     def sample(self, u: Uniforms) -> RotateState:
         return sample_peg(u, self.angle_range, self.both_ways, self.replaced)
+
+    def start_posture(self, s: RotateState) -> Tensor | None:
+        if not self.start_grasped:
+            return None
+        # The last joint turns against the yaw; it has the same way to its limits in all episodes.
+        middle = 0.0 if self.both_ways else LARGEST_ANGLE[False] / 2
+        return grasp_posture(s.start[:, :3], heading(s.start[:, 3:]), 2 * HALF_WIDTH, middle)
 
     def layout(self, s: RotateState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         phase = self.timeline.phase(elapsed)

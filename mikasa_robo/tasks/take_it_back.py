@@ -14,11 +14,12 @@ from mikasa_robo.assets.palette import rgba
 from mikasa_robo.checks import number
 from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
+from mikasa_robo.core.grasp_start import grasp_posture
 from mikasa_robo.core.phases import DELAY
-from mikasa_robo.core.recall import Recall, home, is_replaced
+from mikasa_robo.core.recall import Recall, home, is_replaced, starts_grasped
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.symmetry import CUBE_ROTATIONS, canonical_rotation
-from mikasa_robo.core.tabletop import FINGERS
+from mikasa_robo.core.tabletop import ARM_JOINTS, FINGERS, START_QPOS
 from mikasa_robo.tensors import constant, length
 
 HALF_SIZE = 0.02  # m, of the cube
@@ -113,6 +114,9 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         goal_tolerance: distance from the disc's centre at which the cube has reached the goal, 0.005 m to `goal_radius`.
         region_radius: distance from its start at which the cube is back, 0.01…0.075 m.
         recall: "in_place", the paper's form, or "replaced".
+        start_grasped: for a curriculum, whether the fingers are closed on the cube when an episode begins, with the hand
+            upright and no noise of the arm's start. Only "in_place". With a delay, hold the arm (``arm="held"``), or it
+            moves away while the cube is hidden.
         cue_steps, delay_steps, response_steps: lengths of the phases, in control steps. During the cue nothing can be
             moved; during a delay the table is empty, and afterwards everything lies where it lay, but for a cube that
             comes back elsewhere.
@@ -130,8 +134,10 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         goal_tolerance: float = 0.015,
         region_radius: float = 0.03,
         recall: Recall = "in_place",
+        start_grasped: bool = False,
         **kwargs: Any,
     ) -> None:
+        self.start_grasped = starts_grasped(start_grasped, recall)
         self.goal_radius = number("goal_radius", goal_radius, *RADII, unit="m")
         self.region_radius = number("region_radius", region_radius, *RADII, unit="m")
         self.goal_tolerance = number("goal_tolerance", goal_tolerance, MIN_TOLERANCE, self.goal_radius, unit="m")
@@ -154,6 +160,11 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     def sample(self, u: Uniforms) -> TakeItBackState:
         return sample_start_and_goal(u, self.replaced)
+
+    def start_posture(self, s: TakeItBackState) -> Tensor | None:
+        if not self.start_grasped:
+            return None
+        return grasp_posture(s.start, torch.zeros_like(s.start[:, 0]), 2 * HALF_SIZE, START_QPOS[ARM_JOINTS - 1])
 
     def layout(self, s: TakeItBackState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         disc, phase = disc_pose(s.goal), self.timeline.phase(elapsed)
