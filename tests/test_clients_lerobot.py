@@ -272,7 +272,7 @@ def test_images_come_by_camera() -> None:
         "base_camera": (2, 128, 128, 3),
         "hand_camera": (2, 128, 128, 3),
     }
-    wanted = mikasa_robo.make_env(ID, 2, obs_mode="rgb+joints", sim_backend="physx_cpu_batched")
+    wanted: Any = mikasa_robo.make_env(ID, 2, obs_mode="rgb+joints", sim_backend="physx_cpu_batched")
     given, _ = wanted.reset(seed=[3, 4])
     images = torch.as_tensor(np.concatenate(list(obs["pixels"].values()), axis=-1))
     assert torch.equal(images, given["rgb"])

@@ -20,7 +20,7 @@ from mikasa_robo.clients.vla_eval import FIRST_SEED, MikasaBenchmark
 from mikasa_robo.tools import evaluate
 
 ID = "RememberColor3-v0"
-SHORT = {"cue_steps": 2, "delay_steps": 1, "response_steps": 3}
+SHORT: dict[str, Any] = {"cue_steps": 2, "delay_steps": 1, "response_steps": 3}
 STILL = np.array([0] * 7 + [1], np.float32)
 
 
