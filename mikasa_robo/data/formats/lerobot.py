@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode
 from mikasa_robo.data.formats.lerobot_files import FILES_PER_CHUNK, ParquetFiles, VideoFiles, write_tasks
+from mikasa_robo.data.formats.lerobot_names import image_key, observation_keys
 from mikasa_robo.data.formats.lerobot_stats import RunningStats, Stats, image_stats, vector_stats
 from mikasa_robo.data.formats.parts import (
     LayoutCheck,
@@ -212,17 +213,8 @@ class LeRobotImageWriter(LeRobotWriter):
 # ---------------------------------------------------------------------- features
 def _vectors(episode: Episode) -> dict[str, Array]:
     """What is not an image, by the names of LeRobot, (L, …) each; numbers and booleans of a row may have several axes."""
-    found: dict[str, Array] = {}
     parts = vectors_of(episode)
-    robot = next((part for part in ("joints", "state") if part in parts), None)
-    world = next((part for part in ("objects", "state") if part in parts and part != robot), None)
-    for part, values in parts.items():
-        name = "task_state" if part == "state" else part
-        if part == robot:
-            name = "state"
-        elif part == world:
-            name = "environment_state"
-        found[f"observation.{name}"] = values[:-1]
+    found: dict[str, Array] = {key: parts[part][:-1] for part, key in observation_keys(parts).items()}
     found["action"] = episode.actions
     found["next.reward"] = episode.rewards
     found["next.done"] = np.arange(1, episode.length + 1) == episode.length
@@ -236,7 +228,7 @@ def _images(episode: Episode, info: DatasetInfo) -> dict[str, Array]:
     """The images by the names of LeRobot, (L, H, W, channels) each."""
     found = {}
     for (camera, part), values in split_images(episode, info).items():
-        found[f"observation.images.{camera}" + ("" if part == "rgb" else f"_{part}")] = values[:-1]
+        found[image_key(camera, part)] = values[:-1]
     return found
 
 
