@@ -148,6 +148,24 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "Imitate episodes of the expert, or of a dataset.",
             f"{_HOME}.dagger_arguments:BCArgs",
         ),
+        AlgorithmSpec(
+            "dt",
+            f"{_HOME}.offline:DT",
+            "A decision transformer, from a dataset.",
+            f"{_HOME}.offline_arguments:DTArgs",
+        ),
+        AlgorithmSpec(
+            "rate",
+            f"{_HOME}.offline:RATE",
+            "A recurrent action transformer with memory, from a dataset.",
+            f"{_HOME}.offline_arguments:RATEArgs",
+        ),
+        AlgorithmSpec(
+            "iql",
+            f"{_HOME}.iql:IQL",
+            "Implicit Q-learning with a memory, from a dataset.",
+            f"{_HOME}.offline_arguments:IQLArgs",
+        ),
     )
 }
 """Algorithms by name."""
@@ -158,6 +176,7 @@ NETWORKS: dict[str, NetworkSpec] = {
         NetworkSpec("mlp", f"{_HOME}.networks:ActorCritic", "Separate tanh MLPs for actor and critic."),
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
         NetworkSpec("tokens", f"{_HOME}.token_policy:TokenPolicy", "Any memory, with objects as tokens."),
+        NetworkSpec("sequence", f"{_HOME}.sequence_policy:SequencePolicy", "Returns, observations and actions."),
         NetworkSpec("recurrent", f"{_HOME}.networks:RecurrentActorCritic", "A memory that they share; see --memory."),
     )
 }

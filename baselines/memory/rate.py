@@ -37,7 +37,8 @@ class MemoryRetentionValve(nn.Module):
     def forward(self, memory: Tensor, candidates: Tensor) -> Tensor:
         """The new memory (N, M, H) from the old one and the candidates, of the same shape."""
         parts = self.ask(memory), self.key(candidates), self.value(candidates)
-        read = functional.scaled_dot_product_attention(*(split_heads(part, self.heads) for part in parts))
+        query, key, value = (split_heads(part, self.heads) for part in parts)
+        read = functional.scaled_dot_product_attention(query, key, value)
         kept: Tensor = self.output(read.transpose(1, 2).flatten(2))
         return kept
 
