@@ -9,7 +9,7 @@ The loss, the network and the updates are those of `dagger`; only the episodes c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,17 @@ def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Datase
     return dataset
 
 
-def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episode]:
+def read_dataset(
+    folder: Path,
+    args: Any,
+    parts: Sequence[str],
+    convert: Callable[[RecordedEpisode, str, Sequence[str]], Episode] | None = None,
+) -> list[Episode]:
     """All episodes of a dataset, as `imitation.imitation_loss` takes them.
 
     Args:
         folder, args, parts: see `open_dataset`.
+        convert: what makes a training episode of a recorded one, ``arm`` and ``parts``; None for `to_training_episode`.
 
     Raises:
         ArgumentError: there is no such dataset, or it does not fit the run.
@@ -138,7 +144,8 @@ def read_dataset(folder: Path, args: BCArgs, parts: Sequence[str]) -> list[Episo
         raise ArgumentError(f"--dataset {folder} has {len(dataset)} episodes; use --buffer-episodes {len(dataset)}")
     try:
         arm = read_env_kwargs(args.env_kwargs).get("arm", "free")
-        return [to_training_episode(episode, arm, parts) for episode in dataset.episodes()]
+        convert = convert or to_training_episode
+        return [convert(episode, arm, parts) for episode in dataset.episodes()]
     except DataError as error:
         raise ArgumentError(f"--dataset {folder}: {error}") from error
 

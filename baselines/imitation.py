@@ -188,7 +188,8 @@ class EpisodeLearner:
     def make_optimizer(self, device: torch.device) -> None:
         """Adam for all weights of ``learner``."""
         fused = device.type in ("cpu", "cuda")
-        self.optimizer = torch.optim.Adam(self.learner.parameters(), lr=self.args.learning_rate, fused=fused)
+        weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.Adam(weights, lr=self.args.learning_rate, fused=fused)
 
     def schedule(self, progress: float) -> None:
         """Set the learning rate, and remember how far the run is."""

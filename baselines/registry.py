@@ -154,6 +154,24 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "Off-policy learning, with episodes of the expert if asked for (RLPD).",
             f"{_HOME}.sac_arguments:SACArgs",
         ),
+        AlgorithmSpec(
+            "dt",
+            f"{_HOME}.offline:DT",
+            "A decision transformer, from a dataset.",
+            f"{_HOME}.offline_arguments:DTArgs",
+        ),
+        AlgorithmSpec(
+            "rate",
+            f"{_HOME}.offline:RATE",
+            "A recurrent action transformer with memory, from a dataset.",
+            f"{_HOME}.offline_arguments:RATEArgs",
+        ),
+        AlgorithmSpec(
+            "iql",
+            f"{_HOME}.iql:IQL",
+            "Implicit Q-learning with a memory, from a dataset.",
+            f"{_HOME}.offline_arguments:IQLArgs",
+        ),
     )
 }
 """Algorithms by name."""
@@ -165,6 +183,7 @@ NETWORKS: dict[str, NetworkSpec] = {
         NetworkSpec("lstm", f"{_HOME}.networks:RecurrentActorCritic", "An LSTM that actor and critic share."),
         NetworkSpec("tokens", f"{_HOME}.token_policy:TokenPolicy", "Any memory, with objects as tokens."),
         NetworkSpec("sac", f"{_HOME}.sac_network:SACNetwork", "A squashed Gaussian policy and an ensemble of critics."),
+        NetworkSpec("sequence", f"{_HOME}.sequence_policy:SequencePolicy", "Returns, observations and actions."),
         NetworkSpec("recurrent", f"{_HOME}.networks:RecurrentActorCritic", "A memory that they share; see --memory."),
     )
 }

@@ -19,7 +19,7 @@ from .spaces import ObservationLayout
 
 __all__ = ["start_from"]
 
-IMITATION = ("bc", "dagger")
+IMITATION = ("bc", "dagger", "dt", "rate", "iql")
 """Algorithms that train neither the critic nor the noise of their network."""
 CRITIC, NOISE = ("critic.", "critic_encoder.", "value_scale."), ("log_std", "std_head.")
 """How the names of the weights of a critic and of the noise of actions begin."""

@@ -6,7 +6,7 @@
 Finished runs of the sweep are added to the CSV, which stands beside the sweep's file unless ``--csv`` names another; runs
 that it holds already stay as they are. Table and figure are drawn from the CSV alone. A sweep of delays
 (``delay_steps`` among the ``env_kwargs`` of its variants) gets a figure of success against the delay, others one of
-performance profiles.
+performance profiles. With ``--columns variant`` the columns are the variants of the sweep in place of their memories.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -49,6 +49,8 @@ class Options:
     """The Markdown file of the table, which is replaced; by default beside the sweep's file."""
     picture: Path | None = None
     """The PNG file of the figure, which is replaced; by default beside the sweep's file."""
+    columns: Literal["memory", "variant"] = "memory"
+    """What the columns of the table are; variant for a sweep whose variants differ in more than the memory."""
     readme: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """A Markdown file that gets the first rows between its two lines `<!-- memory-table -->`."""
 
@@ -103,6 +105,11 @@ def memory_of(run: PlannedRun) -> str:
     return str(run.options.get("memory", run.label))
 
 
+def columns_of(plan: Plan, columns: str) -> list[str]:
+    """The columns of the table, in the order of the plan."""
+    return list(dict.fromkeys(run.label if columns == "variant" else memory_of(run) for run in plan.runs))
+
+
 def read_run(run: PlannedRun, folder: Path) -> Row:
     """The row of a finished run."""
     result = json.loads((folder / "final_eval.json").read_text())
@@ -115,7 +122,7 @@ def read_run(run: PlannedRun, folder: Path) -> Row:
         memory=memory_of(run),
         delay=delay_of(run),
         seed=run.seed,
-        env_steps=int(result["training_steps"]),
+        env_steps=0 if result["args"].get("dataset") else int(result["training_steps"]),  # nothing was played
         gradient_steps=int(steps[0][-1]) if steps else None,
         episodes=int(final["episodes"]),
         successes=None if success is None else round(success * final["episodes"]),
@@ -281,10 +288,10 @@ def what_is_missing(plan: Plan, rows: Sequence[Row]) -> str:
     )
 
 
-def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path) -> str:
+def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, columns: str = "memory") -> str:
     """The Markdown file."""
     lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
-    memories = list(dict.fromkeys(map(memory_of, plan.runs)))
+    memories = columns_of(plan, columns)
     cells, is_robot = in_cells(rows), all(task in CATALOG for task, _ in lines)
     seeds = sorted({len(found) for found in cells.values()})
     told = " or ".join(map(str, seeds))
@@ -295,7 +302,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path) -> str
         else "Mean return ± standard error over seeds."
     )
     text = [
-        f"# Memories: {sweep.stem}",
+        f"# {'Memories' if columns == 'memory' else 'Algorithms'}: {sweep.stem}",
         "",
         f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}",
         "",
@@ -307,13 +314,13 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path) -> str
         text += [*aggregate_table(cells, lines, memories), ""]
     if picture.exists():
         text += [f"![{sweep.stem}]({picture.name})", ""]
-    command = f"python benchmarks/memory_table.py {sweep}"
+    command = f"python benchmarks/memory_table.py {sweep}" + (" --columns variant" if columns == "variant" else "")
     return "\n".join(
         [*text, "```bash", f"mikasa sweep {sweep} --skip-in {sweep.with_suffix('.csv')}", command, "```", ""]
     )
 
 
-def draw(plan: Plan, rows: Sequence[Row], path: Path) -> bool:
+def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -> bool:
     """Success against delay, or performance profiles over the tasks that every memory has; False if there is nothing."""
     import matplotlib
 
@@ -322,7 +329,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path) -> bool:
 
     lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
     cells = in_cells(row for row in rows if row.successes is not None)
-    memories = [m for m in dict.fromkeys(map(memory_of, plan.runs)) if any(m == name for _, name in cells)]
+    memories = [name for name in columns_of(plan, columns) if any(name == other for _, other in cells)]
     figure, axes = plt.subplots(figsize=(6, 4))
     if any(delay is not None for _, delay in lines):
         for memory in memories:
@@ -376,11 +383,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_csv(table, rows)
     own = {(run.task, run.label) for run in plan.runs}
     rows = [row for row in rows if (row.env_id, row.variant) in own]
-    draw(plan, rows, picture)
-    markdown.write_text(document(plan, rows, options.sweep, picture))
+    if options.columns == "variant":
+        rows = [replace(row, memory=row.variant) for row in rows]
+    draw(plan, rows, picture, options.columns)
+    markdown.write_text(document(plan, rows, options.sweep, picture, options.columns))
     if options.readme is not None:
         lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
-        memories = list(dict.fromkeys(map(memory_of, plan.runs)))
+        memories = columns_of(plan, options.columns)
         is_robot = all(task in CATALOG for task, _ in lines)
         block = "\n".join(main_table(in_cells(rows), lines, memories, is_robot)[: 2 + SHORT])
         try:

@@ -176,7 +176,7 @@ def test_wrong_use_exits_with_2_and_says_what_is_wrong(
 def test_an_unknown_algorithm_is_named_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "bogus", "--env-id", "RememberColor3-v0"]) == 2
     assert (
-        "there is no algorithm 'bogus'; use one of ppo-mlp, ppo-lstm, ppo, dagger, bc, sac, or module:NAME"
+        "there is no algorithm 'bogus'; use one of ppo-mlp, ppo-lstm, ppo, dagger, bc, sac, dt, rate, iql, or module:NAME"
         in capsys.readouterr().err
     )
 

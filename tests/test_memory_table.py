@@ -172,3 +172,32 @@ def test_the_published_sweeps_hold_every_task_and_memory(tmp_path: Path) -> None
     runs = read_plan(small).runs
     assert [run.options["env_kwargs"] for run in runs] == [["arm=held"]] * 9 + [[]] * 9
     assert {run.options["total_timesteps"] for run in runs} == {61_440}
+
+
+def test_columns_can_be_the_variants(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    sweep = tmp_path / "offline.toml"
+    variants = ", ".join(
+        f'{{ name = "{name}", algorithm = "{algorithm}", options = {{ memory = "gru", dataset = "nowhere" }} }}'
+        for name, algorithm in (("bc-gru", "bc"), ("iql", "iql"))
+    )
+    sweep.write_text(f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n')
+    for name, algorithm, success in (("bc-gru", "bc", 0.9), ("iql", "iql", 0.4)):
+        folder = tmp_path / "runs" / f"RememberColor3-v0__{name}__1"
+        finish(folder, "RememberColor3-v0", "gru", 1, success, algorithm)
+        file = folder / "final_eval.json"
+        file.write_text(file.read_text().replace('"variant": "gru"', f'"variant": "{name}", "dataset": "nowhere"'))
+    main([str(sweep), "--columns", "variant"])
+    assert {row.env_steps for row in read_csv(tmp_path / "offline.csv")} == {0}, "nothing was played"
+    found = table_of(tmp_path / "offline.md")
+    assert found["ID"][2:] == ["bc-gru", "iql"]
+    assert found["`RememberColor3-v0`"][2:] == ["90 (83 to 94)", "40 (31 to 50)"]
+
+
+def test_the_sweep_over_data_names_the_data_of_each_task() -> None:
+    content = tomllib.loads((HOME.parent / "offline" / "table.toml").read_text())
+    assert content["tasks"] == [row.id for row in CATALOG.values() if row.paper]
+    assert content["seeds"] == [1, 2, 3]
+    assert {variant["algorithm"] for variant in content["variant"]} == {"bc", "dt", "rate", "iql"}
+    for task in content["tasks"]:
+        assert content["task_options"][task]["dataset"] == f"runs/offline/data/{task}"

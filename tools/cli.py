@@ -42,8 +42,8 @@ class Train:
     """Train an agent. `mikasa train ppo-mlp --help` shows the options of that algorithm."""
 
     algorithm: tyro.conf.Positional[str]
-    """The algorithm: ppo-mlp, ppo-lstm, ppo, dagger, bc, sac, or module:NAME for one that a module of your own registers.
-    All options after it are the algorithm's own."""
+    """The algorithm: ppo-mlp, ppo-lstm, ppo, dagger, bc, sac, dt, rate, iql, or module:NAME for one that a module of your
+    own registers. All options after it are the algorithm's own."""
 
 
 @dataclass

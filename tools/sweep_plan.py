@@ -285,6 +285,8 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
             f"{where}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
             f"`mikasa train {algorithm} --help` describes the options"
         )
+    if "dataset" in options:  # the data of some tasks may come later: each run looks for its own
+        args = dataclasses.replace(args, dataset=os.curdir)
     try:
         args.check()
     except ArgumentError as error:

@@ -54,17 +54,17 @@ class WindowMemory(Memory):
 
     def step(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """See `Memory.step`."""
-        y, state = self._run(x.unsqueeze(0), state, starts.unsqueeze(0), self.window)
+        y, state = self.run_window(x.unsqueeze(0), state, starts.unsqueeze(0), self.window)
         return y.squeeze(0), state
 
     def forward_sequence(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """See `Memory.forward_sequence`."""
         # Most sequences begin with an episode or soon after: what no row keeps is left out. This costs one transfer from the
         # GPU for a whole sequence.
-        return self._run(x, state, starts, min(int(state["age"].max()), self.window))
+        return self.run_window(x, state, starts, min(int(state["age"].max()), self.window))
 
-    def _run(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
-        """``used``: the newest steps of the state, beyond which no row keeps any."""
+    def run_window(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
+        """`forward_sequence`, where no row keeps more than the ``used`` newest steps of the state."""
         ages = episode_ages(state["age"], starts)
         y, kept = self.run(x, {name: state[name][:, self.window - used :] for name in self.kept}, ages)
         count = min(used + len(x), self.window)

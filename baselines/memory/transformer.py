@@ -12,7 +12,7 @@ from torch.nn import functional
 from .attention import WindowMemory, chunks, sinusoids, split_heads
 from .base import State
 
-__all__ = ["Transformer"]
+__all__ = ["Block", "Transformer"]
 
 
 class Transformer(WindowMemory):
@@ -34,16 +34,20 @@ class Transformer(WindowMemory):
     ) -> None:
         super().__init__(input_size, hidden_size, ("keys", "values"), layers, heads, window)
         self.embed = nn.Linear(input_size, hidden_size)
-        self.blocks = nn.ModuleList(_Block(hidden_size) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(hidden_size) for _ in range(layers))
         self.final = nn.LayerNorm(hidden_size)
+
+    def positions(self, ages: Tensor) -> Tensor:
+        """What is added to the inputs (…, hidden_size) for the steps (…) of the episode."""
+        return sinusoids(ages, self.hidden_size)
 
     def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, State]:
         """See `WindowMemory.run`."""
-        y = (self.embed(x) + sinusoids(ages, self.hidden_size)).transpose(0, 1)  # (N, T, H)
+        y = (self.embed(x) + self.positions(ages)).transpose(0, 1)  # (N, T, H)
         parts = list(chunks(ages, past["keys"].shape[1], self.window))
         all_keys, all_values = [], []
-        for i, block in enumerate(cast("Iterable[_Block]", self.blocks)):
-            query, key, value = block.project(block.before_attention(y)).chunk(3, dim=-1)
+        for i, block in enumerate(cast("Iterable[Block]", self.blocks)):
+            query, key, value = block.queries_keys_values(y)
             all_keys.append(torch.cat([past["keys"][:, :, i], key], dim=1))
             all_values.append(torch.cat([past["values"][:, :, i], value], dim=1))
             q, k, v = (split_heads(tensor, self.heads) for tensor in (query, all_keys[-1], all_values[-1]))
@@ -51,15 +55,31 @@ class Transformer(WindowMemory):
                 functional.scaled_dot_product_attention(q[:, :, steps], k[:, :, others], v[:, :, others], mask)
                 for steps, others, _, mask in parts
             ]
-            y = y + block.output(torch.cat(read, dim=2).transpose(1, 2).flatten(2))
-            y = y + block.mlp(block.before_mlp(y))
+            y = block.join(y, torch.cat(read, dim=2))
         kept = {"keys": torch.stack(all_keys, dim=2), "values": torch.stack(all_values, dim=2)}
         return self.final(y).transpose(0, 1), kept
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """The weights of one layer.
+
+    Args:
+        size: width H.
+    """
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self.before_attention, self.before_mlp = nn.LayerNorm(size), nn.LayerNorm(size)
         self.project, self.output = nn.Linear(size, 3 * size), nn.Linear(size, size)
         self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(), nn.Linear(4 * size, size))
+
+    def queries_keys_values(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What attention needs, (N, T, H) each, of a stream (N, T, H)."""
+        query, key, value = self.project(self.before_attention(y)).chunk(3, dim=-1)
+        return query, key, value
+
+    def join(self, y: Tensor, read: Tensor) -> Tensor:
+        """The stream (N, T, H) after this layer, from that before it and what each head read (N, heads, T, H / heads)."""
+        y = y + self.output(read.transpose(1, 2).flatten(2))
+        joined: Tensor = y + self.mlp(self.before_mlp(y))
+        return joined

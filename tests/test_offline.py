@@ -1,0 +1,253 @@
+"""``mikasa train dt``, ``rate`` and ``iql``: what they read, what their losses are, that they learn and resume."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mikasa_robo
+from mikasa_robo.baselines.arguments import ArgumentError
+from mikasa_robo.baselines.checkpoints import load_network, load_policy
+from mikasa_robo.baselines.command import main
+from mikasa_robo.baselines.distributed import DistContext
+from mikasa_robo.baselines.imitation import replay
+from mikasa_robo.baselines.iql import expectile_loss, iql_loss
+from mikasa_robo.baselines.networks import NetworkPolicy
+from mikasa_robo.baselines.offline import rewards_of, target_returns
+from mikasa_robo.baselines.protocol import Setup
+from mikasa_robo.baselines.registry import get_algorithm
+from mikasa_robo.baselines.sequence_policy import ACTION_BEFORE, RETURN_TO_GO, SequencePolicy
+from mikasa_robo.data.dataset import Dataset
+from mikasa_robo.tools import cli, collect
+
+ENV_ID = "RememberColor3-v0"
+CPU = torch.device("cpu")
+SMALL = {"memory_size": 16, "token_size": 16, "head_sizes": (16,), "batch_episodes": 4}
+SIZES = "--memory-size 16 --token-size 16 --head-sizes 16 --batch-episodes 4"
+every_algorithm = pytest.mark.parametrize("name", ["dt", "rate", "iql"])
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "colors"
+    argv = f"--env-id {ENV_ID} --arm held --out {path} --episodes 4 --no-states".split()
+    assert collect.main(argv) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def env() -> Any:
+    made = mikasa_robo.make_env(ENV_ID, 2, obs_mode="objects+joints", arm="held")
+    yield made
+    made.close()
+
+
+def made(name: str, env: Any, folder: Path, **changes: Any) -> Any:
+    kind: Any = get_algorithm(name).load()
+    args = kind.args_type(env_kwargs=("arm=held",), dataset=str(folder), **{**SMALL, **changes})
+    torch.manual_seed(0)
+    base = env.unwrapped
+    spaces = base.single_observation_space, base.single_action_space
+    return kind(args, Setup(*spaces, 1, CPU, torch.Generator().manual_seed(0), DistContext(), env))
+
+
+# ---------------------------------------------------------------------- what is learnt from
+def test_returns_to_go_and_the_actions_before(folder: Path, env: Any) -> None:
+    algorithm, other = made("dt", env, folder), made("dt", env, folder, reward="dense")
+    for steps, recorded in zip(algorithm.buffer.episodes, Dataset.open(folder).episodes(), strict=True):
+        assert recorded.success, "the expert"
+        assert steps[RETURN_TO_GO].tolist() == [1.0] * recorded.length
+        assert not steps[ACTION_BEFORE][0].any()
+        assert torch.equal(steps[ACTION_BEFORE][1:], torch.from_numpy(recorded.actions[:-1]))
+        assert steps["carried"].all()
+        dense = other.convert(recorded, "held", ())
+        assert dense[RETURN_TO_GO][0].item() == pytest.approx(recorded.rewards.sum(), rel=1e-5)
+        assert dense[RETURN_TO_GO][-1].item() == pytest.approx(recorded.rewards[-1])
+
+
+def test_success_counts_once(folder: Path) -> None:
+    recorded = Dataset.open(folder).read(0)
+    recorded.step_columns["success"][-3:] = True
+    assert rewards_of(recorded, "success").nonzero().flatten().tolist() == [recorded.length - 3]
+
+
+def test_targets_are_quantiles_of_the_episodes_that_still_run() -> None:
+    returns = [torch.tensor([1.0, 1.0]), torch.tensor([3.0, 2.0, 2.0]), torch.tensor([0.0])]
+    assert target_returns(returns, 1.0).tolist() == [3.0, 2.0, 2.0]
+    assert target_returns(returns, 0.5).tolist() == [1.0, 1.5, 2.0]
+
+
+@every_algorithm
+def test_a_dataset_is_required(name: str, tmp_path: Path, folder: Path) -> None:
+    args_type = get_algorithm(name).load_args_type()
+    for changes, message in (
+        ({}, "with --dataset"),
+        ({"dataset": str(tmp_path / "none")}, "is no folder"),
+        ({"dataset": str(folder), "train_env_kwargs": ("on_mistake=ignore",)}, "nothing is played"),
+        ({"dataset": str(folder), "batch_episodes": 0}, "--batch-episodes 0"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            args_type(**changes).check()
+
+
+def test_networks_that_do_not_fit_are_refused(env: Any, folder: Path) -> None:
+    with pytest.raises(ArgumentError, match="--network sequence is for"):
+        made("iql", env, folder, network="sequence")
+    with pytest.raises(ArgumentError, match="--heads 3"):
+        made("rate", env, folder, heads=3)
+
+
+# ---------------------------------------------------------------------- acting
+@pytest.mark.parametrize("name", ["dt", "rate"])
+def test_acting_gives_what_the_recorded_episode_gives(name: str, env: Any, folder: Path) -> None:
+    """Where the policy's own actions are those of the episode, and its targets the returns-to-go."""
+    algorithm = made(name, env, folder, **({"segment": 6} if name == "rate" else {}))
+    network: SequencePolicy = algorithm.network
+    episode = dict(algorithm.buffer.episodes[0])
+    length = len(episode["labels"])
+    policy = NetworkPolicy(network)
+    parts = ("objects", "joints")
+    acted = torch.stack(
+        [policy.act({part: episode[f"obs/{part}"][t : t + 1] for part in parts})[0] for t in range(length)]
+    )
+    episode[ACTION_BEFORE] = torch.cat([torch.zeros_like(acted[:1]), acted[:-1]])
+    with torch.no_grad():
+        replayed = replay(network, [episode])
+        means = network.actor(network.look(replayed.y, replayed.embedded))
+    torch.testing.assert_close(acted, means.clamp(-1, 1), atol=1e-5, rtol=1e-4)
+    # a new episode begins as the first did
+    policy.on_episode_start()
+    first = policy.act({part: episode[f"obs/{part}"][:1] for part in ("objects", "joints")})
+    torch.testing.assert_close(first[0], acted[0])
+
+
+def test_the_target_return_matters(env: Any, folder: Path) -> None:
+    algorithm = made("dt", env, folder)
+    network = algorithm.network
+    assert network.target_returns.tolist() == [1.0] * len(network.target_returns)
+    obs = {part: algorithm.buffer.episodes[0][f"obs/{part}"][:1] for part in ("objects", "joints")}
+    with torch.no_grad():
+        first = network.step(network.normalize(obs), network.initial_state(1), torch.ones(1, dtype=torch.bool))[
+            0
+        ].mode()
+        network.set_targets(torch.zeros(3), 1.0)
+        other = network.step(network.normalize(obs), network.initial_state(1), torch.ones(1, dtype=torch.bool))[
+            0
+        ].mode()
+    assert not torch.equal(first, other)
+
+
+# ---------------------------------------------------------------------- implicit Q-learning
+def test_the_expectile_loss() -> None:
+    errors = torch.tensor([2.0, -2.0, 0.5, 0.0])
+    expected = torch.tensor([0.7 * 4, 0.3 * 4, 0.7 * 0.25, 0.0])
+    torch.testing.assert_close(expectile_loss(errors, 0.7), expected)
+    torch.testing.assert_close(expectile_loss(errors, 0.5), 0.5 * errors.square())
+
+
+def test_the_expectile_loss_is_least_at_the_expectile() -> None:
+    """Of 0 and 1 with equal weights the expectile e is where e (1 - v) = (1 - e) v, so v = e."""
+    q, v = torch.tensor([0.0, 1.0]), torch.linspace(0, 1, 101)
+    total = expectile_loss(q - v[:, None], 0.9).sum(dim=-1)
+    assert v[total.argmin()].item() == pytest.approx(0.9)
+
+
+def test_the_loss_by_hand(env: Any, folder: Path) -> None:
+    """With V = 0.5, target Q = 0.8 and Q = 0.2 everywhere, each term can be worked out."""
+    algorithm = made("iql", env, folder, gamma=0.9, temperature=2.0)
+    learner = algorithm.learner
+    for layers, value in ((learner.critic.body.critic, 0.5), *((q, 0.2) for q in learner.critic.q)):
+        torch.nn.init.zeros_(layers[-1].weight)
+        torch.nn.init.constant_(layers[-1].bias, value)
+    for q, value in zip(learner.target.q, (0.8, 1.7), strict=True):
+        torch.nn.init.zeros_(q[-1].weight)
+        torch.nn.init.constant_(q[-1].bias, value)
+    episode = algorithm.buffer.episodes[0]
+    length = len(episode["acted"]) - 1
+    _, figures = iql_loss(learner, [episode], 1.0, algorithm.args)
+    value, q, _, weight, mean = figures.tolist()
+    assert value == pytest.approx(length * 0.7 * 0.3**2, rel=1e-4), "the smaller of both Q counts"
+    # before the last step the goal is 0.9 x 0.5, at the success 1
+    assert q == pytest.approx(2 * ((length - 1) * 0.25**2 + 0.8**2), rel=1e-4)
+    carried = int(episode["carried"].sum())
+    assert 0 < carried < length
+    assert weight == pytest.approx(carried * 2.718281828 ** (2 * 0.3), rel=1e-4)
+    assert mean == pytest.approx(length * 0.5, rel=1e-4)
+
+
+def test_only_a_time_limit_is_bootstrapped(env: Any, folder: Path) -> None:
+    algorithm = made("iql", env, folder)
+    recorded = Dataset.open(folder).read(0)
+    assert recorded.terminated
+    steps = algorithm.convert(recorded, "held", ("joints",))
+    assert steps["terminal"].nonzero().flatten().tolist() == [recorded.length - 1]
+    assert (~steps["acted"]).nonzero().flatten().tolist() == [recorded.length]
+    assert len(steps["obs/joints"]) == recorded.length + 1
+    object.__setattr__(recorded, "terminated", False)
+    assert not algorithm.convert(recorded, "held", ("joints",))["terminal"].any()
+
+
+def test_the_target_moves_slowly(env: Any, folder: Path) -> None:
+    algorithm = made("iql", env, folder, target_rate=0.25)
+    slow, fast = (next(iter(part.q.parameters())) for part in (algorithm.learner.target, algorithm.learner.critic))
+    assert torch.equal(slow, fast)
+    before = slow.clone()
+    with torch.no_grad():
+        fast += 1.0
+    algorithm.after_step()
+    torch.testing.assert_close(slow, before + 0.25)
+    assert not any(weight.requires_grad for weight in algorithm.learner.target.parameters())
+
+
+# ---------------------------------------------------------------------- runs
+@pytest.mark.slow
+@every_algorithm
+def test_training_learns(name: str, env: Any, folder: Path) -> None:
+    algorithm = made(name, env, folder, learning_rate=3e-3)
+    algorithm.network.update_normalizer(algorithm.rollout(env, {}, None).obs)
+    figures = [algorithm.describe_steps(algorithm.take_steps(12)) for _ in range(3)]
+    assert figures[-1]["loss/action"] < 0.5 * figures[0]["loss/action"]
+    if name == "iql":
+        assert figures[-1]["loss/q"] < 0.5 * figures[0]["loss/q"]
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = load_network(run / "checkpoint.pt").state_dict()
+    return found
+
+
+@pytest.mark.slow
+@every_algorithm
+def test_a_resumed_run_ends_with_the_same_weights(name: str, folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    argv = f"--env-id {ENV_ID} --env-kwargs arm=held --dataset {folder} --run-dir {run}".split()
+    steps = "--total-timesteps 6 --num-steps 2 --checkpoint-every 2 --keep-checkpoints 9 --eval-episodes 1 --no-video"
+    assert main(name, [*argv, *steps.split(), *SIZES.split()]) == 0
+    result = json.loads((run / "final_eval.json").read_text())
+    assert result["training_steps"] == 6
+    with (run / "progress.csv").open() as file:
+        assert [row["imitation/total_updates"] for row in csv.DictReader(file)] == ["2.0", "4.0", "6.0"]
+    expected = weights(run)
+    policy = load_policy(run)
+    assert policy.network.to_dict() == load_network(run).to_dict()
+
+    # as if it had been killed after four gradient steps
+    (run / "final_eval.json").unlink()
+    (run / "checkpoint.pt").unlink()
+    (run / "resume-000000000006.pt").unlink()
+    assert main(name, ["--resume", str(run), "--env-id", ENV_ID]) == 0
+    resumed = weights(run)
+    assert all(torch.equal(value, resumed[key]) for key, value in expected.items())
+    assert json.loads((run / "final_eval.json").read_text())["final"] == result["final"]
+    out = tmp_path / "eval.json"
+    words = f"eval --checkpoint {run} --episodes 1 --out {out}"
+    assert cli.main(words.split()) == 0
+    assert json.loads(out.read_text())
