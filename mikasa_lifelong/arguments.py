@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .catalog import StreamRow, find_stream
+from .catalog import TASKS, StreamRow, find_stream
 from .errors import LifelongError, find
 from .learners.registry import LEARNERS, LearnerRow, find_learner
 from .nets import NETWORKS
@@ -140,6 +140,12 @@ class RunArgs:
 
     def _check(self) -> None:
         network = find("network", str(self.network), NETWORKS, "--network")
+        world = TASKS[self.stream_row.tasks[0]].world
+        if network.world not in (None, world):
+            able = ", ".join(row.name for row in NETWORKS.values() if row.world in (None, world))
+            raise LifelongError(
+                f"--network {network.name} is for tasks of {network.world}; {self.stream} is of {world}: use {able}"
+            )
         if self.learner_row.columns and not network.columns:
             able = ", ".join(row.name for row in NETWORKS.values() if row.columns)
             raise LifelongError(
