@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ __all__ = [
     "ArrayDataset",
     "Batch",
     "Dataset",
+    "DrawableTask",
     "Policy",
     "Scores",
     "Signature",
@@ -166,6 +167,14 @@ class Task(Protocol):
 
         Episode j has the same seed at every call.
         """
+
+
+@runtime_checkable
+class DrawableTask(Protocol):
+    """A task whose episodes can be drawn."""
+
+    def frames(self, policy: Policy, episode: int) -> Iterator[NDArray[np.uint8]]:
+        """Play episode ``episode`` of the evaluation, counted from 0; yield images (H, W, 3), one at least."""
 
 
 class TaskStream:
