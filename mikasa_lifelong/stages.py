@@ -11,7 +11,6 @@ from typing import Any
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
 
 from .arguments import RunArgs
-from .catalog import find_stream
 from .errors import LifelongError
 from .learners.base import Learner
 from .stream import TaskStream
@@ -62,7 +61,7 @@ class SavedStages:
         try:
             saved = load_checkpoint(path, FORMAT)
             args = RunArgs.from_dict(saved["args"]).completed()
-            stream = TaskStream(find_stream(args.stream))
+            stream = TaskStream(args.stream_row, args.data)
             learner: Learner = args.learner_row.load()(make_setup(args, stream))
             learner.load(saved["learner"])
         except CheckpointError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -178,11 +179,17 @@ class DrawableTask(Protocol):
 
 
 class TaskStream:
-    """The tasks of a stream, built. A task that stands in several places is built once."""
+    """The tasks of a stream, built. A task that stands in several places is built once.
 
-    def __init__(self, row: StreamRow) -> None:
+    Args:
+        row: the stream.
+        data: folder with the data of its tasks, where these take it from files.
+    """
+
+    def __init__(self, row: StreamRow, data: Path | None = None) -> None:
         self.row = row
-        built = {name: load_entry_point(TASKS[name].entry_point)(**TASKS[name].kwargs) for name in row.tasks}
+        files = {} if data is None else {"data": data}
+        built = {name: load_entry_point(TASKS[name].entry_point)(**TASKS[name].kwargs, **files) for name in row.tasks}
         self.tasks: list[Task] = [built[name] for name in row.tasks]
         self._datasets: dict[tuple[str, int], Dataset] = {}
         first = self.tasks[0].signature

@@ -69,9 +69,10 @@ def print_report(make: Callable[[], tuple[Path, bool]], *mistakes: type[Exceptio
     Returns:
         1 if no run was found; 2 after a mistake, which is printed to stderr.
     """
+    expected: tuple[type[Exception], ...] = (OptionError, ModuleNotFoundError, *mistakes)
     try:
         report, found = make()
-    except (OptionError, ModuleNotFoundError, *mistakes) as error:
+    except expected as error:
         print(error, file=sys.stderr)
         return 2
     print(report.read_text())

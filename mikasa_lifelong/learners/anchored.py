@@ -49,7 +49,7 @@ class Anchored(Sequential):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.parameters = list(self.model.parameters())
+        self.parameters: list[Tensor] = list(self.model.parameters())
         self.omega: Tensors = {}  # by name, in the order of the parameters, as is the centre
         self.centre: Tensors = {}
 
@@ -72,10 +72,11 @@ class Anchored(Sequential):
         if strength == 0 or not self.omega:
             return
         # For all weights at once, and without the names: a call for each of them costs as much as its arithmetic.
-        gradients = [parameter.grad for parameter in self.parameters]
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        centres: list[Tensor] = [*self.centre.values()]
         with torch.no_grad():
-            pull = torch._foreach_sub(self.parameters, list(self.centre.values()))
-            torch._foreach_mul_(pull, list(self.omega.values()))
+            pull = [*torch._foreach_sub(self.parameters, centres)]
+            torch._foreach_mul_(pull, [*self.omega.values()])
             torch._foreach_add_(gradients, pull, alpha=strength)
 
     def sizes(self) -> Sizes:
