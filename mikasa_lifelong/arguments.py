@@ -144,6 +144,12 @@ class RunArgs:
 
     def _check(self) -> None:
         network = find("network", str(self.network), NETWORKS, "--network")
+        world = TASKS[self.stream_row.tasks[0]].world
+        if network.world not in (None, world):
+            able = ", ".join(row.name for row in NETWORKS.values() if row.world in (None, world))
+            raise LifelongError(
+                f"--network {network.name} is for tasks of {network.world}; {self.stream} is of {world}: use {able}"
+            )
         if self.learner_row.columns and not network.columns:
             able = ", ".join(row.name for row in NETWORKS.values() if row.columns)
             raise LifelongError(

@@ -172,4 +172,57 @@ def _digit_streams() -> Iterator[StreamRow]:
     )
 
 
+_NAV_STREAMS = {
+    "ST1": "Base OXO Base OOX",
+    "ST2": "Base OXX XOO OXX",
+    "AT1": "HOOX HXOX HXOX HOOX",
+    "AT2": "LOOO LOOO LXOX LXOO",
+    "AR1": "LOOX HXOX LXOX HXOX",
+    "AR2": "HXOO HOOX LOOX LXOO",
+}
+"""Names of streams, and the ends of their mazes' names. AR1, AR2 and AT2 are printed with a maze LXXO in place of LXOX, LXOO
+and LXOX-LXOO, which does not exist; these are the authors' release's."""
+
+
+def _maze_of(stream: str, end: str) -> str:
+    return ("SimpleTown" if stream[0] == "S" else "AmazeVille") + end
+
+
+def _nav_tasks() -> Iterator[TaskRow]:
+    used = {_maze_of(stream, end): None for stream, ends in _NAV_STREAMS.items() for end in ends.split()}
+    for maze in used:
+        town = maze.startswith("SimpleTown")
+        yield TaskRow(
+            name=maze,
+            world="nav",
+            instruction=f"Go to the goal in {maze}.",
+            entry_point="mikasa_lifelong.nav.task:CrossMaze",
+            kwargs={
+                "maze": maze,
+                "demonstrations": 250 if town else 100,
+                "goal_steps": 15.0 if town else 100.0,
+                "offset_steps": 5 if town else 10,
+            },
+        )
+
+
+def _nav_streams() -> Iterator[StreamRow]:
+    for name, ends in _NAV_STREAMS.items():
+        changes = "doors" if name[1] == "T" else "doors and the height of hedges"
+        yield StreamRow(
+            name=name,
+            summary=f"cloned demonstrations in four mazes of {_maze_of(name, '')}; {changes} change",
+            tasks=tuple(_maze_of(name, end) for end in ends.split()),
+            network="hgcbc",
+            steps=5000,
+            batch_size=64,
+            learning_rate=3e-4,
+            hidden_size=256,
+            dropout=0.1,
+            paper_steps=100_000,
+            source="Kobanda et al. 2025, Continual NavBench (arXiv 2502.04830); the mazes are our own",
+        )
+
+
 register(_digit_tasks(), _digit_streams())
+register(_nav_tasks(), _nav_streams())

@@ -226,19 +226,19 @@ def test_a_column_reads_the_earlier_ones_and_leaves_them() -> None:
 
 def test_a_subspace_keeps_an_anchor_only_where_it_pays() -> None:
     strict = Played("hispo", threshold=1.0)
-    assert len(strict.learner.anchors) == 1
-    assert [alpha.tolist() for alpha in strict.learner.alphas] == [[1.0]] * 3
+    assert len(strict.learner.spans[0].anchors) == 1
+    assert [alpha.tolist() for alpha in strict.learner.spans[0].alphas] == [[1.0]] * 3
     assert torch.equal(strict.outputs[2][2], strict.outputs[0][0])
     generous = Played("hispo", threshold=0.0, steps=30)
-    assert len(generous.learner.anchors) == 3
-    for k, alpha in enumerate(generous.learner.alphas):
+    assert len(generous.learner.spans[0].anchors) == 3
+    for k, alpha in enumerate(generous.learner.spans[0].alphas):
         assert len(alpha) == k + 1
         assert alpha.min() >= 0
         assert float(alpha.sum()) == pytest.approx(1, abs=1e-6)
-    anchors = generous.learner.anchors
-    mixed = mix(anchors, generous.learner.alphas[1])
+    anchors = generous.learner.spans[0].anchors
+    mixed = mix(anchors, generous.learner.spans[0].alphas[1])
     name = "trunk.head.weight"
-    by_hand = sum(a * anchor[name] for a, anchor in zip(generous.learner.alphas[1], anchors, strict=False))
+    by_hand = sum(a * anchor[name] for a, anchor in zip(generous.learner.spans[0].alphas[1], anchors, strict=False))
     torch.testing.assert_close(mixed[name], by_hand)
 
 

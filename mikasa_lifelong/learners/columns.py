@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mikasa_lifelong.nets.mlp import ResidualMLP, VectorModel, flatten, linear
+from mikasa_lifelong.nets.mlp import ResidualMLP, TrunkModel, linear
 from mikasa_lifelong.nets.model import ModelPolicy, TensorBatch, to_tensors
 from mikasa_lifelong.stream import Batch, Policy
 
@@ -46,10 +46,13 @@ class Lateral(nn.Module):
 class Progressive(Sequential):
     """``pnn``: a fresh network for each task, which also reads the hidden layers of all earlier ones. Those never change."""
 
+    model: TrunkModel
+
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.columns = nn.ModuleList()  # of VectorModel
-        self.laterals = nn.ModuleList()  # for each column a ModuleList of its Lateral, empty for the first
+        self.columns = nn.ModuleList()  # of TrunkModel
+        # For each column a ModuleList of its Lateral, those of one trunk after another; empty for the first.
+        self.laterals = nn.ModuleList()
         self._add_column()
 
     def _add_column(self) -> None:
@@ -57,12 +60,15 @@ class Progressive(Sequential):
         for parameter in [*self.columns.parameters(), *self.laterals.parameters()]:
             parameter.requires_grad_(False)
         column = self.setup.fresh_model(k)
-        assert isinstance(column, VectorModel)
-        trunk = column.trunk
+        assert isinstance(column, TrunkModel)
+        adapters: list[Lateral] = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.setup.chance.number("lateral", k))
-            sizes = [*[trunk.hidden] * (ResidualMLP.DEPTH - 1), trunk.outputs] if k else []
-            self.laterals.append(nn.ModuleList(Lateral(k, trunk.hidden, size) for size in sizes))
+            for name in column.trunks if k else ():
+                trunk = getattr(column, name)
+                sizes = [*[trunk.hidden] * (ResidualMLP.DEPTH - 1), trunk.outputs]
+                adapters += [Lateral(k, trunk.hidden, size) for size in sizes]
+        self.laterals.append(nn.ModuleList(adapters))
         self.columns.append(column)
 
     def prepare(self) -> None:
@@ -70,21 +76,32 @@ class Progressive(Sequential):
         if self.k > 0:
             self._add_column()
 
-    def trained_parameters(self) -> Iterable[nn.Parameter]:
+    def _adapters(self, column: int, trunk: str) -> Any:
+        """The `Lateral` of one trunk of a column."""
+        place, adapters = self.model.trunks.index(trunk), self.laterals[column]
+        assert isinstance(adapters, nn.ModuleList)
+        return adapters[place * ResidualMLP.DEPTH : (place + 1) * ResidualMLP.DEPTH]
+
+    def trained_parameters(self) -> list[list[nn.Parameter]]:
         """The newest column and what it reads of the others."""
-        return [*self.columns[-1].parameters(), *self.laterals[-1].parameters()]
+        newest = len(self.columns) - 1
+        return [
+            [*getattr(self.columns[-1], name).parameters(), *self._adapters(newest, name).parameters()]
+            for name in self.model.trunks
+        ]
 
     def outputs(self, batch: TensorBatch, column: int, noise: torch.Generator | None = None) -> Tensor:
         """Outputs (B, O) of ``column``; dropout is in this column only."""
+        return self.model.compute(batch, lambda name, x: self._run(name, x, column, noise))
+
+    def _run(self, trunk: str, x: Tensor, column: int, noise: torch.Generator | None) -> Tensor:
         layers: list[list[Tensor]] = []  # of each column so far
         for j in range(column + 1):
-            model: Any = self.columns[j]
             lateral: list[Tensor | None] = [None] * (ResidualMLP.DEPTH + 1)
-            adapters: Any = self.laterals[j]
-            for i, adapter in enumerate(adapters):
+            for i, adapter in enumerate(self._adapters(j, trunk)):
                 lateral[i + 1] = adapter([earlier[i] for earlier in layers])
             own_noise = noise if j == column else None
-            layers.append(model.trunk.activations(flatten(batch, model.names), own_noise, lateral))
+            layers.append(getattr(self.columns[j], trunk).activations(x, own_noise, lateral))
         return layers[-1][-1]
 
     def loss(self, batch: TensorBatch, noise: torch.Generator) -> Tensor:

@@ -60,7 +60,8 @@ class ExperienceReplay(Sequential):
     def sizes(self) -> Sizes:
         """The network, and the stored items for training."""
         numbers = self.model.numbers()
-        items = sum(len(rows) * self.setup.data(k).numbers_per_item for k, rows in enumerate(self.stored))
+        stores = (self.setup.data(k).take(rows.numpy()) for k, rows in enumerate(self.stored) if len(rows))
+        items = sum(len(store) * store.numbers_per_item for store in stores)
         return Sizes(numbers, numbers + items)
 
     def state(self) -> dict[str, Any]:

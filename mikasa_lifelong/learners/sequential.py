@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -47,9 +47,10 @@ class Sequential:
     def prepare(self) -> None:
         """Called when the task ``self.k`` begins, before its optimiser is made."""
 
-    def trained_parameters(self) -> Iterable[nn.Parameter]:
-        """What the optimiser changes."""
-        return self.model.parameters()
+    def trained_parameters(self) -> list[list[nn.Parameter]]:
+        """What the optimiser changes, for each of the model's levels. The gradient of each level is clipped by itself."""
+        named = list(self.model.named_parameters())
+        return [[parameter for name, parameter in named if name.startswith(level)] for level in self.model.levels]
 
     def draw(self) -> TensorBatch:
         """The batch of the current step."""
@@ -77,7 +78,8 @@ class Sequential:
 
     def make_optimizer(self) -> None:
         """A fresh optimiser for the parameters that train."""
-        self.optimizer = torch.optim.Adam(self.trained_parameters(), lr=self.setup.learning_rate)
+        groups = [{"params": parameters} for parameters in self.trained_parameters()]
+        self.optimizer = torch.optim.Adam(groups, lr=self.setup.learning_rate)
 
     def step(self) -> dict[str, float]:
         """See `Learner.step`.
@@ -93,8 +95,8 @@ class Sequential:
         loss = self.loss(batch, self.setup.chance.torch("dropout", self.k, self.t))
         loss.backward()
         self.add_penalty()
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        nn.utils.clip_grad_norm_(parameters, self.setup.max_grad_norm)
+        for group in self.optimizer.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], self.setup.max_grad_norm)
         self.optimizer.step()
         self.t += 1
         value = loss.item()

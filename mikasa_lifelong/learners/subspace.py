@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,7 +16,7 @@ from mikasa_lifelong.stream import Policy
 from .base import Setup, Sizes
 from .sequential import Sequential, copy_tensors
 
-__all__ = ["Subspace", "mix"]
+__all__ = ["Span", "Subspace", "mix"]
 
 Weights = dict[str, Tensor]
 NOISE = 0.1
@@ -38,116 +39,196 @@ def _flat(weights: Weights) -> Tensor:
     return torch.cat([value.flatten() for value in weights.values()])
 
 
-class Subspace(Sequential):
-    """``hispo``: a policy is a mixture of anchors; a task adds an anchor only where it lowers the error enough.
+class Span:
+    """The anchors of one level of a network, and the mixtures of them that play the tasks.
 
-    Parameters are mixed, so that playing costs one network; the authors' release mixes the outputs of layers. ``strength``
-    is the weight of the penalty on anchors that point the same way, ``threshold`` the ε of the pruning rule.
+    Args:
+        first: the first anchor.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.anchors: list[Weights] = [copy_tensors(dict(self.model.named_parameters()))]
+    def __init__(self, first: Weights) -> None:
+        self.anchors: list[Weights] = [first]
         self.alphas: list[Tensor] = []  # of each task that is done, (number of its anchors,)
         self.scores = nn.Parameter(torch.zeros(1))
+        self.tries: list[
+            tuple[str, Tensor]
+        ] = []  # mixtures of the old anchors and of all of them; not part of the state
         # The best mixture so far of the old anchors and of all of them: error, alpha.
         self.found: dict[str, tuple[float, Tensor]] = {}
 
-    def prepare(self) -> None:
-        """Add an anchor, the mean of the old ones; the first is there already."""
-        if self.k > 0:
-            n = len(self.anchors)
-            self.anchors.append(mix(self.anchors, torch.full((n,), 1 / n)))
-            self.scores = nn.Parameter(torch.zeros(n + 1))
-        self.anchors[-1] = {name: nn.Parameter(value) for name, value in self.anchors[-1].items()}
-        self.found = {}
+    def grow(self) -> None:
+        """Add an anchor, the mean of the old ones."""
+        n = len(self.anchors)
+        self.anchors.append(mix(self.anchors, torch.full((n,), 1 / n)))
+        self.scores = nn.Parameter(torch.zeros(n + 1))
 
-    def trained_parameters(self) -> Iterable[nn.Parameter]:
+    def open(self) -> None:
+        """Let the newest anchor train."""
+        self.anchors[-1] = {name: nn.Parameter(value) for name, value in self.anchors[-1].items()}
+
+    def trained(self) -> list[nn.Parameter]:
         """The newest anchor and the scores."""
         return [*(value for value in self.anchors[-1].values() if isinstance(value, nn.Parameter)), self.scores]
 
-    def loss(self, batch: TensorBatch, noise: torch.Generator) -> Tensor:
-        """The mean loss at the mixture, and the penalty. Pairs of old anchors are left out of it, as they are constant."""
+    def noisy_alpha(self, generator: torch.Generator) -> Tensor:
+        """The mixture (n,) of a training step."""
         n = len(self.anchors)
-        shake = torch.randn(n, generator=self.setup.chance.torch("scores", self.k, self.t))
-        alpha = torch.softmax(n * (torch.tanh(self.scores) + NOISE * shake), dim=0)
-        outputs = functional_call(self.model, mix(self.anchors, alpha), (batch, noise))
-        loss = -self.model.log_prob(outputs, batch).mean()
-        strength = self.setup.options["strength"]
-        if n == 1 or strength == 0:
-            return loss
-        newest = _flat(self.anchors[-1])
-        alike = [torch.cosine_similarity(_flat(old), newest, dim=0).square() for old in self.anchors[:-1]]
-        return loss + strength * 2 / (n * (n - 1)) * torch.stack(alike).sum()
+        shake = torch.randn(n, generator=generator)
+        return torch.softmax(n * (torch.tanh(self.scores) + NOISE * shake), dim=0)
 
     def learned_alpha(self) -> Tensor:
         """The mixture (n,) that training has found, without noise."""
         return torch.softmax(len(self.scores) * torch.tanh(self.scores.detach()), dim=0)
 
-    @torch.no_grad()
-    def _try(self, which: str, alpha: Tensor, batch: TensorBatch) -> None:
-        outputs = functional_call(self.model, mix(self.anchors, alpha), (batch,))
-        error = float(self.model.error(outputs, batch).mean())
+    def alpha_of(self, k: int, in_stage: bool) -> Tensor:
+        """The mixture of the task in place ``k``, or the current one where there is none."""
+        if k < len(self.alphas):
+            return self.alphas[k]
+        return self.alphas[-1] if self.alphas and not in_stage else self.learned_alpha()
+
+    def likeness(self) -> Tensor:
+        """Mean squared cosine (), without the pairs of old anchors, which are constant."""
+        n = len(self.anchors)
+        if n == 1:
+            return torch.zeros(())
+        newest = _flat(self.anchors[-1])
+        alike = [torch.cosine_similarity(_flat(old), newest, dim=0).square() for old in self.anchors[:-1]]
+        return 2 / (n * (n - 1)) * torch.stack(alike).sum()
+
+    def draw_tries(self, old: np.random.Generator, new: np.random.Generator, draws: int) -> None:
+        """Draw the mixtures that are compared."""
+        n = len(self.anchors)
+        # In a simplex of one corner all draws are the same.
+        rows = [("old", row) for row in old.dirichlet([1.0] * (n - 1), size=draws if n > 2 else 1)]
+        rows += [("new", row) for row in new.dirichlet([1.0] * n, size=draws)]
+        self.tries = [(which, torch.tensor(row, dtype=torch.float32)) for which, row in rows]
+        self.tries.append(("new", self.learned_alpha()))
+
+    def note(self, which: str, alpha: Tensor, error: float) -> None:
+        """Keep a mixture if it is the best so far."""
         if which not in self.found or error < self.found[which][0]:
             self.found[which] = (error, alpha)
 
-    def consolidate(self, piece: int) -> bool:
-        """Try some more mixtures; after the last, keep the new anchor or drop it."""
-        n, draws = len(self.anchors), self.setup.options["draws"]
-        if self.k == 0:
-            self._finish(torch.ones(1))
-            return True
-        chance = self.setup.chance
-        rng = chance.numpy("simplex", self.k, 0)
-        rows = rng.integers(len(self.data), size=COMPARED_BATCHES * self.setup.batch_size)
-        batch = to_tensors(self.data.draw(rows, rng))
-        # In a simplex of one corner all draws are the same.
-        old = chance.numpy("simplex", self.k, 1).dirichlet([1.0] * (n - 1), size=draws if n > 2 else 1)
-        new = chance.numpy("simplex", self.k, 2).dirichlet([1.0] * n, size=draws)
-        tries = [*(("old", row) for row in old), *(("new", row) for row in new)]
-        for which, row in tries[piece * DRAWS_PER_PIECE : (piece + 1) * DRAWS_PER_PIECE]:
-            self._try(which, torch.tensor(row, dtype=torch.float32), batch)
-        if (piece + 1) * DRAWS_PER_PIECE < len(tries):
-            return False
-        self._try("new", self.learned_alpha(), batch)
+    def choose(self, threshold: float) -> Tensor:
+        """The mixture that plays the task; drops the new anchor if it does not lower the error enough."""
         (old_error, old_alpha), (new_error, new_alpha) = self.found["old"], self.found["new"]
-        keep = new_error < (1 - self.setup.options["threshold"]) * old_error
-        if not keep:
-            self.anchors.pop()
-        self._finish(new_alpha if keep else old_alpha)
-        return True
+        if new_error < (1 - threshold) * old_error:
+            return new_alpha
+        self.anchors.pop()
+        return old_alpha
 
-    def _finish(self, alpha: Tensor) -> None:
+    def close(self, alpha: Tensor) -> None:
+        """The task is done, and ``alpha`` plays it."""
         self.anchors[-1] = {name: value.detach() for name, value in self.anchors[-1].items()}
         self.alphas.append(alpha)
-        self.found = {}
+        self.found, self.tries = {}, []
+
+    def state(self) -> dict[str, Any]:
+        """What changes."""
+        return {"anchors": self.anchors, "alphas": self.alphas, "scores": self.scores, "found": self.found}
+
+    def load(self, state: Mapping[str, Any], in_stage: bool) -> None:
+        """Become what `state` was asked of."""
+        self.anchors, self.alphas = copy_tensors(state["anchors"]), copy_tensors(state["alphas"])
+        self.scores = nn.Parameter(state["scores"].clone())
+        self.found, self.tries = copy_tensors(state["found"]), []
+        if in_stage:
+            self.open()
+
+
+class Subspace(Sequential):
+    """``hispo``: a policy is a mixture of anchors; a task adds an anchor only where it lowers the error enough.
+
+    Each level of the network has anchors and mixtures of its own. Parameters are mixed, so that playing costs one network;
+    the authors' release mixes the outputs of layers. ``strength`` is the weight of the penalty on anchors that point the
+    same way, ``threshold`` the ε of the pruning rule.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        named: Weights = copy_tensors(dict(self.model.named_parameters()))
+        self.spans = [
+            Span({name: value for name, value in named.items() if name.startswith(level)})
+            for level in self.model.levels
+        ]
+
+    def prepare(self) -> None:
+        """Add an anchor to each level; the first is there already."""
+        for span in self.spans:
+            if self.k > 0:
+                span.grow()
+            span.open()
+
+    def trained_parameters(self) -> list[list[nn.Parameter]]:
+        """The newest anchor and the scores of each level."""
+        return [span.trained() for span in self.spans]
+
+    def mixed(self, alphas: list[Tensor]) -> Weights:
+        """The weights of the network for a mixture of each level."""
+        return {
+            name: value
+            for span, alpha in zip(self.spans, alphas, strict=True)
+            for name, value in mix(span.anchors, alpha).items()
+        }
+
+    def loss(self, batch: TensorBatch, noise: torch.Generator) -> Tensor:
+        """The mean loss at the mixture, and the penalty on each level's anchors."""
+        generator = self.setup.chance.torch("scores", self.k, self.t)
+        alphas = [span.noisy_alpha(generator) for span in self.spans]
+        outputs = functional_call(self.model, self.mixed(alphas), (batch, noise))
+        loss = -self.model.log_prob(outputs, batch).mean()
+        strength = self.setup.options["strength"]
+        if self.k == 0 or strength == 0:
+            return loss
+        return loss + strength * torch.stack([span.likeness() for span in self.spans]).sum()
+
+    def consolidate(self, piece: int) -> bool:
+        """Try some more mixtures; after the last, each level keeps its new anchor or drops it."""
+        if self.k == 0:
+            for span in self.spans:
+                span.close(torch.ones(1))
+            return True
+        chance = self.setup.chance
+        rng, old, new = (chance.numpy("simplex", self.k, i) for i in range(3))
+        rows = rng.integers(len(self.data), size=COMPARED_BATCHES * self.setup.batch_size)
+        batch = to_tensors(self.data.draw(rows, rng))
+        for span in self.spans:
+            span.draw_tries(old, new, self.setup.options["draws"])
+        tries = max(len(span.tries) for span in self.spans)
+        for i in range(piece * DRAWS_PER_PIECE, min((piece + 1) * DRAWS_PER_PIECE, tries)):
+            self._try(i, batch)
+        if (piece + 1) * DRAWS_PER_PIECE < tries:
+            return False
+        for span in self.spans:
+            span.close(span.choose(self.setup.options["threshold"]))
+        return True
+
+    @torch.no_grad()
+    def _try(self, i: int, batch: TensorBatch) -> None:
+        """Compare mixture ``i`` of every level; a level that has fewer repeats its last one."""
+        tries = [span.tries[min(i, len(span.tries) - 1)] for span in self.spans]
+        outputs = functional_call(self.model, self.mixed([alpha for _, alpha in tries]), (batch,))
+        errors = self.model.level_errors(outputs, batch).mean(dim=1).tolist()
+        for span, (which, alpha), error in zip(self.spans, tries, errors, strict=True):
+            span.note(which, alpha, error)
 
     def policy(self, k: int) -> Policy:
         """The mixture of that task, or the current one where there is none."""
-        if k < len(self.alphas):
-            alpha = self.alphas[k]
-        elif self.alphas and not self.in_stage:
-            alpha = self.alphas[-1]
-        else:
-            alpha = self.learned_alpha()
         with torch.no_grad():
-            return ModelPolicy(self.model, mix(self.anchors, alpha))
+            return ModelPolicy(self.model, self.mixed([span.alpha_of(k, self.in_stage) for span in self.spans]))
 
     def sizes(self) -> Sizes:
         """All anchors, and the mixture of each task."""
-        numbers = len(self.anchors) * self.model.numbers() + sum(len(alpha) for alpha in self.alphas)
+        weights = sum(value.numel() for span in self.spans for anchor in span.anchors for value in anchor.values())
+        numbers = weights + sum(len(alpha) for span in self.spans for alpha in span.alphas)
         return Sizes(numbers, numbers)
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
-        own = {"anchors": self.anchors, "alphas": self.alphas, "scores": self.scores, "found": self.found}
-        return {**super().state(), **copy_tensors(own)}
+        return {**super().state(), "spans": copy_tensors([span.state() for span in self.spans])}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Learner.load`."""
-        self.anchors, self.alphas = copy_tensors(state["anchors"]), copy_tensors(state["alphas"])
-        self.scores = nn.Parameter(state["scores"].clone())
-        self.found = copy_tensors(state["found"])
-        if state["in_stage"]:
-            self.anchors[-1] = {name: nn.Parameter(value) for name, value in self.anchors[-1].items()}
+        for span, saved in zip(self.spans, state["spans"], strict=True):
+            span.load(saved, state["in_stage"])
         super().load(state)

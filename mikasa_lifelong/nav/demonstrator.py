@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.utils import seeding
 
 from mikasa_base import checks
 from mikasa_base.envs.batched import Bools, Ints
@@ -187,7 +186,7 @@ def demonstrate(maze: str, episodes: int, seed: int, obs: str = "depth") -> Demo
     checks.choice("obs", obs, ("state", "depth"))
     seeds = [checks.integer("seed", seed, 0, 2**63) + i for i in range(checks.integer("episodes", episodes, 1, 10**5))]
     game = NavGame(episodes, maze, obs)
-    game.begin(game.each, np.stack([seeding.np_random(one)[0].random(game.num_uniforms) for one in seeds]))
+    game.begin_seeded(seeds)
     demonstrator = Demonstrator(game)
     demonstrator.begin(game.each, [np.random.default_rng([one, 1]) for one in seeds])
     running, successes, lengths = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 
 from mikasa_base import checks
@@ -83,6 +85,10 @@ class NavGame(Game):
         self.goal_x[which], self.goal_y[which] = self._places(self.maze.goals, uniforms[:, 3:6])
         self.elapsed[which], self.reached[which] = 0, False
         self.trail[0, :, which] = np.stack([x, y], axis=1)
+
+    def begin_seeded(self, seeds: Sequence[int]) -> None:
+        """Starts in each environment the episode that a reset with its seed starts; ``seeds`` are N."""
+        self.begin(self.each, np.stack([seeding.np_random(seed)[0].random(self.num_uniforms) for seed in seeds]))
 
     def _places(self, cells: npt.NDArray[np.float64], uniforms: Floats) -> tuple[Floats, Floats]:
         chosen = cells[(uniforms[:, 0] * len(cells)).astype(np.int64)] + self.maze.spread * (2 * uniforms[:, 1:] - 1)

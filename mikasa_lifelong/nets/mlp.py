@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,9 @@ from mikasa_lifelong.stream import Signature
 from .heads import Head, make_head
 from .model import Model, TensorBatch
 
-__all__ = ["ResidualMLP", "VectorModel", "build", "flatten", "linear"]
+__all__ = ["ResidualMLP", "Trunk", "TrunkModel", "VectorModel", "build", "flatten", "linear"]
+
+Trunk = Callable[[str, Tensor], Tensor]
 
 INIT_SCALE = 0.1
 """Weights start with the variance ``INIT_SCALE / inputs``, biases at 0."""
@@ -91,7 +93,22 @@ def flatten(batch: TensorBatch, names: Sequence[str]) -> Tensor:
     return torch.cat([batch[name].flatten(1) for name in names], dim=1)
 
 
-class VectorModel(Model):
+class TrunkModel(Model):
+    """A model made of residual MLPs, its trunks, which are attributes. Progressive networks add columns to each trunk."""
+
+    trunks: tuple[str, ...]
+    """Names of the attributes."""
+
+    def compute(self, batch: TensorBatch, run: Trunk) -> Tensor:
+        """Outputs (B, O), where ``run(name, x)`` is what the trunk ``name`` makes of inputs ``x`` (B, inputs)."""
+        raise NotImplementedError
+
+    def forward(self, batch: TensorBatch, noise: torch.Generator | None = None) -> Tensor:
+        """See `Model.forward`."""
+        return self.compute(batch, lambda name, x: getattr(self, name)(x, noise))
+
+
+class VectorModel(TrunkModel):
     """A residual MLP that reads all inputs as one vector.
 
     Args:
@@ -100,6 +117,8 @@ class VectorModel(Model):
         dropout: see `ResidualMLP`.
     """
 
+    trunks = ("trunk",)
+
     def __init__(self, signature: Signature, hidden: int, dropout: float) -> None:
         super().__init__()
         self.names = tuple(signature.inputs)
@@ -107,10 +126,9 @@ class VectorModel(Model):
         inputs = sum(math.prod(shape) for shape in signature.inputs.values())
         self.trunk = ResidualMLP(inputs, self.action.size, hidden, dropout)
 
-    def forward(self, batch: TensorBatch, noise: torch.Generator | None = None) -> Tensor:
-        """See `Model.forward`."""
-        outputs: Tensor = self.trunk(flatten(batch, self.names), noise)
-        return outputs
+    def compute(self, batch: TensorBatch, run: Trunk) -> Tensor:
+        """See `TrunkModel.compute`."""
+        return run("trunk", flatten(batch, self.names))
 
     def log_prob(self, outputs: Tensor, batch: TensorBatch) -> Tensor:
         """See `Model.log_prob`."""

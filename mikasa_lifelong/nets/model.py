@@ -28,6 +28,9 @@ def to_tensors(batch: Batch) -> dict[str, Tensor]:
 class Model(nn.Module):
     """A network with its head. All of its state is parameters: learners mix, anchor and store these, and nothing else."""
 
+    levels: tuple[str, ...] = ("",)
+    """Prefixes of the names of its parameters, one for each part that is trained by a loss of its own."""
+
     def forward(self, batch: TensorBatch, noise: torch.Generator | None = None) -> Tensor:
         """Outputs (B, O) before any normalisation; ``noise`` is for dropout, which is off without it."""
         raise NotImplementedError
@@ -39,6 +42,10 @@ class Model(nn.Module):
     def error(self, outputs: Tensor, batch: TensorBatch) -> Tensor:
         """Error (B,) of the action, at least 0; see `mikasa_lifelong.nets.heads.Head`."""
         raise NotImplementedError
+
+    def level_errors(self, outputs: Tensor, batch: TensorBatch) -> Tensor:
+        """The error of each of `levels`, (levels, B)."""
+        return self.error(outputs, batch)[None]
 
     def mode(self, outputs: Tensor) -> Tensor:
         """The most probable actions (B, …)."""
