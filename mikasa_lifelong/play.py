@@ -85,7 +85,7 @@ def _play(args: Args) -> list[_Played]:
     from mikasa_robo.baselines.evaluation import torch_threads
 
     saved = SavedStages.find(args.run)
-    played = []
+    played: list[_Played] = []
     for stage in _chosen_stages(args, saved):
         run, stream, learner = saved.load(stage)
         K = len(stream)

@@ -6,15 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import imageio.v2 as imageio
 import numpy as np
 import pytest
 from lifelong_helpers import play_loop, tiny_args
 
 from mikasa_lifelong import command
+from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.film import GAP, HOLD, side_by_side
+from mikasa_lifelong.learners.sequential import Sequential
+from mikasa_lifelong.loop import make_setup
 from mikasa_lifelong.nav.film import episode_frames
 from mikasa_lifelong.record import read_record
-from mikasa_lifelong.stages import SavedStages
+from mikasa_lifelong.stages import SavedStages, save_stage
 from mikasa_lifelong.stream import DrawableTask, TaskStream
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -50,8 +54,9 @@ def test_play_prints_the_score_after_the_own_stage_and_the_last(
         f"  after stage 3, digits-45: {R[3, -1, 0]:.1%} of 20",
     ]
     assert command.main(["play", "--run", str(folder), "--stages", "0", "--episodes", "10"]) == 0
-    assert "before any training" in (shown := capsys.readouterr().out)
-    assert "of 10" in shown
+    untrained = capsys.readouterr().out
+    assert "before any training" in untrained
+    assert "of 10" in untrained
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,27 @@ def test_episodes_of_different_length_are_shown_side_by_side() -> None:
     assert [int(frame[-1, -1, 0]) for frame in frames[:5]] == [10, 11, 12, 13, 13]
     captions = frames[0][:strip]
     assert not (captions[:, :30] == captions[:, 30 + GAP :]).all(), "each has a caption of its own"
+
+
+def test_a_maze_is_filmed_after_two_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = RunArgs(stream="ST1", steps=1, checkpoints=1, episodes=1, hidden_size=4).completed()
+    setup = make_setup(args, TaskStream(args.stream_row))
+    for stage in (1, 4):
+        save_stage(tmp_path, stage, args, Sequential(setup).state())
+    video = tmp_path / "forgot.mp4"
+    words = ["play", "--run", str(tmp_path), "--video", str(video), "--video-episodes", "1"]
+    steps = 5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mikasa_lifelong.nav.game.MAX_STEPS", steps)
+        assert command.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "after stage 1, SimpleTownBase: 0.0% of 1" in shown
+    assert f"written: {video}" in shown
+    frames = imageio.mimread(video)
+    assert len(frames) == 1 + steps + HOLD
+    assert frames[0].shape[1] == 2 * 746 + GAP
+    assert command.main(words) == 2
+    assert "forgot.mp4 exists" in capsys.readouterr().err
 
 
 def test_an_episode_in_a_maze_is_drawn_step_by_step() -> None:

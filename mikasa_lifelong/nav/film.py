@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mikasa_base.envs.drawing import Image
-from mikasa_lifelong.nav.game import NavMaze
+from mikasa_lifelong.nav.game import NavGame
 
 __all__ = ["episode_frames"]
 
@@ -27,11 +27,13 @@ def episode_frames(maze: str, act: Act, seed: int) -> Iterator[Image]:
     Yields:
         Images uint8 (480, 746, 3); see `mikasa_lifelong.nav.drawing.draw`.
     """
-    env = NavMaze(maze, render_mode="rgb_array")
-    obs, _ = env.reset(seed=seed)
+    game = NavGame(1, maze, "depth")
+    game.begin_seeded([seed])
     over = False
-    yield env.frame()
+    yield game.frame(0)
     while not over:
-        obs, _, terminated, truncated, _ = env.step(act(obs[None])[0].astype(np.float32))
-        over = terminated or truncated
-        yield env.frame()
+        obs = game.observe()
+        assert isinstance(obs, np.ndarray)
+        _, terminated, truncated = game.step(act(obs))
+        over = bool(terminated[0] or truncated[0])
+        yield game.frame(0)
