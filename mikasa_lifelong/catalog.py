@@ -180,8 +180,11 @@ _NAV_STREAMS = {
     "AR1": "LOOX HXOX LXOX HXOX",
     "AR2": "HXOO HOOX LOOX LXOO",
 }
-"""Names of streams, and the ends of their mazes' names. AR1, AR2 and AT2 are printed with a maze LXXO in place of LXOX, LXOO
-and LXOX-LXOO, which does not exist; these are the authors' release's."""
+"""Names of streams, and the ends of their mazes' names.
+
+The paper prints LXXO for the third maze of AR1, the fourth of AR2 and the last two of AT2. There is no such maze; the names
+here are those of the authors' release.
+"""
 
 
 def _maze_of(stream: str, end: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mikasa_lifelong.arguments import RunArgs
-from mikasa_lifelong.catalog import STREAMS, find_stream, register
+from mikasa_lifelong.catalog import STREAMS, TASKS, find_stream, register
 from mikasa_lifelong.learners.registry import LEARNERS
 from mikasa_lifelong.loop import Loop, make_setup
 from mikasa_lifelong.stream import TaskStream
@@ -35,6 +35,21 @@ def register_tiny_stream() -> None:
     if TINY["stream"] not in STREAMS:
         row = find_stream("split-digits")
         register(streams=[dataclasses.replace(row, name=TINY["stream"], tasks=row.tasks[:3])])
+
+
+NAV: dict[str, Any] = {"stream": "tiny-nav", "network": "hgcbc"}
+"""Changes of `TINY` for three tasks in two mazes."""
+
+
+def register_tiny_mazes() -> None:
+    """Add a stream of tasks with three demonstrations each."""
+    if NAV["stream"] not in STREAMS:
+        tasks = [
+            dataclasses.replace(TASKS[name], name=f"tiny-{name}", kwargs={**TASKS[name].kwargs, "demonstrations": 3})
+            for name in ("SimpleTownBase", "SimpleTownOXO")
+        ]
+        names = (tasks[0].name, tasks[1].name, tasks[0].name)
+        register(tasks, [dataclasses.replace(find_stream("ST1"), name=NAV["stream"], tasks=names)])
 
 
 def tiny_args(learner: str, **changes: Any) -> RunArgs:
@@ -62,7 +77,9 @@ class Played:
         self.states: list[dict[str, Any]] = []
         self.losses: list[float] = []
         rng = np.random.default_rng(0)
-        self.inputs = {"x": rng.random((16, 64), dtype=np.float32)}
+        self.inputs = {
+            name: rng.random((16, *shape), dtype=np.float32) for name, shape in self.stream.signature.inputs.items()
+        }
         for k in range(stages):
             self.stage(k)
 
