@@ -45,11 +45,13 @@ class Finding:
     same: bool = False  # neither higher nor lower
 
 
+LIBERO = ("er", "ewc", "packnet")
+"""What LIBERO compares with sequential and joint learning."""
 FINDINGS = (
-    Finding("sequential has the best FWT (LIBERO)", "fwt_libero", "sequential"),
-    Finding("sequential has the worst NBT (LIBERO)", "nbt_libero", "sequential"),
+    Finding("sequential has the best FWT (LIBERO)", "fwt_libero", "sequential", LIBERO),
+    Finding("sequential has the worst NBT (LIBERO)", "nbt_libero", "sequential", LIBERO),
     Finding("EWC's AUC is below that of sequential (LIBERO)", "auc_libero", "ewc", ("sequential",), sign=-1),
-    Finding("learning all tasks at once is best (LIBERO)", "per", "joint"),
+    Finding("learning all tasks at once is best (LIBERO)", "per", "joint", ("sequential", *LIBERO)),
     Finding("PNN above FTN (NavBench)", "per", "pnn", ("ftn",)),
     Finding("FTN above SCN (NavBench)", "per", "ftn", ("scn",)),
     Finding("SCN above RPL (NavBench)", "per", "scn", ("rpl",)),
