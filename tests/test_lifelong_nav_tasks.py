@@ -29,7 +29,7 @@ from mikasa_lifelong.nets.model import to_tensors
 from mikasa_lifelong.stream import Batch
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-TOWN = {"demonstrations": 6, "goal_steps": 15.0, "offset_steps": 5}
+TOWN: dict[str, Any] = {"demonstrations": 6, "goal_steps": 15.0, "offset_steps": 5}
 
 
 @pytest.fixture(scope="module", autouse=True)
