@@ -112,7 +112,7 @@ def _play(args: Args) -> list[_Played]:
 def _film(args: Args, path: Path, task: DrawableTask, played: Sequence[_Played]) -> None:
     from mikasa_robo.video import write_video
 
-    captions = [f"{one.label}: {one.scores.value:.0%} reach the goal" for one in played]
+    captions = [f"{one.label}: {one.scores.successes} of {one.scores.trials} succeed" for one in played]
 
     def frames() -> Iterator[NDArray[np.uint8]]:
         for episode in range(args.video_episodes):
