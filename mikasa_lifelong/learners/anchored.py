@@ -75,9 +75,8 @@ class Anchored(Sequential):
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         centres: list[Tensor] = [*self.centre.values()]
         with torch.no_grad():
-            pull = [*torch._foreach_sub(self.parameters, centres)]
-            torch._foreach_mul_(pull, [*self.omega.values()])
-            torch._foreach_add_(gradients, pull, alpha=strength)
+            moved = torch._foreach_sub(self.parameters, centres)
+            torch._foreach_addcmul_(gradients, list(moved), [*self.omega.values()], value=strength)
 
     def sizes(self) -> Sizes:
         """The network; for training also importance and centre of every weight."""
