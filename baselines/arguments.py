@@ -23,6 +23,7 @@ from mikasa_robo.deprecation import renamed_attributes
 __all__ = [
     "ArgumentError",
     "CommonArgs",
+    "changed_option",
     "device_works",
     "nearest_divisor",
     "read_env_kwargs",
@@ -64,6 +65,21 @@ MOST_WORKERS_PER_CORE = 16
 
 class ArgumentError(ValueError):
     """An argument cannot be used; the message names it, its value and the fix."""
+
+
+def changed_option(saved: Any, asked: Any) -> str | None:
+    """Why a run cannot go on with other arguments: the first option that differs; None where there is none.
+
+    Args:
+        saved: the arguments that it was started with, a dataclass.
+        asked: those of the command line, whose ``resume`` is the run's folder.
+    """
+    for field in dataclasses.fields(saved):
+        was, now = getattr(saved, field.name), getattr(asked, field.name)
+        if was != now and field.name != "resume":
+            option = f"--{field.name.replace('_', '-')}"
+            return f"{option} {now} differs from {was}, with which {asked.resume} was started; leave it out"
+    return None
 
 
 def require(args: object, names: str, holds: Callable[[Any], bool], advice: str) -> None:

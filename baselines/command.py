@@ -19,7 +19,7 @@ import mikasa_suite
 from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
 from mikasa_robo.partial_files import remove_leftovers
 
-from .arguments import ArgumentError, CommonArgs, read_env_kwargs
+from .arguments import ArgumentError, CommonArgs, changed_option, read_env_kwargs
 from .files import why_not_writable
 from .presets import choose_preset
 from .registry import NETWORKS, AlgorithmSpec, RegistryError, use_algorithm, use_memory, use_network
@@ -172,13 +172,8 @@ def _resumed_args(args: Args, argv: Sequence[str], program: str) -> Args:
 
     saved = type(args).from_dict(training.saved_run(args.resume, args.algorithm)["args"])
     asked = _with_modules(tyro.cli(type(args), args=argv, prog=program, default=saved))
-    for field in dataclasses.fields(args):
-        was, now = getattr(saved, field.name), getattr(asked, field.name)
-        if was != now and field.name != "resume":
-            option = f"--{field.name.replace('_', '-')}"
-            raise ArgumentError(
-                f"{option} {now} differs from {was}, with which {args.resume} was started; leave it out"
-            )
+    if problem := changed_option(saved, asked):
+        raise ArgumentError(problem)
     return asked
 
 

@@ -35,6 +35,8 @@ class RunArgs:
     """Folder of a run to go on with; it takes the same course as if it had never stopped."""
     protocol: Literal["smoke", "cpu", "paper"] = "cpu"
     """Where --steps comes from: 20 to try things, what suits a CPU, or the paper's number where the stream has one."""
+    data: Path | None = None
+    """Folder with the files of MNIST, for the streams of digits, or of CIFAR-100, for split-cifar100."""
     network: str | None = None
     """The network; by default the stream's."""
     steps: int | None = None
@@ -123,6 +125,8 @@ class RunArgs:
                 raise LifelongError(
                     f"{_option(name)} {getattr(self, name)} is not an option of {learner.name} but of {takers}; leave it out"
                 )
+        if self.data is not None and any(TASKS[name].world != "digits" for name in stream.tasks):
+            raise LifelongError(f"--data {self.data}: {stream.name} takes no data from files; leave it out")
         args = dataclasses.replace(self, **values)
         args._check()
         return args
@@ -173,6 +177,7 @@ class RunArgs:
         """Plain values, without where the run is written."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["run_dir"] = values["resume"] = None
+        values["data"] = None if self.data is None else str(self.data)
         return values
 
     @classmethod
@@ -181,7 +186,8 @@ class RunArgs:
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(values) - known):
             raise LifelongError(f"the run was started with {', '.join(unknown)}, which this version does not know")
-        return cls(**values)
+        data = values.get("data")
+        return cls(**{**values, "data": None if data is None else Path(data)})
 
 
 LEARNER_OPTIONS = (

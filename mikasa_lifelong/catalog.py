@@ -124,6 +124,14 @@ def _digit_tasks() -> Iterator[TaskRow]:
             entry_point="mikasa_lifelong.digits:PermutedDigits",
             kwargs={"permutation": number},
         )
+    for group in range(20):
+        yield TaskRow(
+            name=f"cifar100-{group}",
+            world="digits",
+            instruction=f"Tell the five classes of group {group} of CIFAR-100 apart.",
+            entry_point="mikasa_lifelong.digits:CifarGroup",
+            kwargs={"group": group},
+        )
 
 
 def _digit_streams() -> Iterator[StreamRow]:
@@ -151,6 +159,17 @@ def _digit_streams() -> Iterator[StreamRow]:
             hidden_size=64,
             source=f"{_DIGITS}; permuted as in Goodfellow et al. 2013 (arXiv 1312.6211)",
         )
+    yield StreamRow(
+        name="split-cifar100",
+        summary="twenty groups of five classes; one network with five outputs; needs --data",
+        tasks=tuple(f"cifar100-{group}" for group in range(20)),
+        network="residual-mlp",
+        steps=1000,
+        batch_size=64,
+        learning_rate=3e-4,
+        hidden_size=256,
+        source="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images; the groups are its coarse labels",
+    )
 
 
 _NAV_STREAMS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from .errors import LifelongError
 from .learners.registry import LEARNERS
 from .record import RECORD_FILE, Record, read_record
 
-__all__ = ["COLUMNS", "SCRATCH", "Collection", "Column", "collect", "values_of"]
+__all__ = ["BEST", "COLUMNS", "SCRATCH", "Collection", "Column", "best_strength", "collect", "values_of"]
 
 SCRATCH = "scn"
 """The learner whose runs are what ``fwt_nav`` compares with."""
+BEST = ", best λ"
+"""Ends the name of a learner whose strength is, on each stream, the one with the highest PER."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,20 @@ COLUMNS: tuple[Column, ...] = (
 """What is reported, in the order of the tables. The first six are those of Continual NavBench."""
 
 
+Seeds = dict[int, Record]
+
+
 @dataclass
 class Collection:
-    """Runs by stream, learner and seed, and what is wrong with others."""
+    """Runs by stream, learner and seed, and what is wrong with others.
 
-    runs: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
+    Where there are several strengths λ of a learner, ``runs`` has those with its usual strength under its name, and those
+    with the best one under its name and `BEST`.
+    """
+
+    runs: dict[str, dict[str, Seeds]] = field(default_factory=dict)
+    strengths: dict[str, dict[str, dict[float | None, Seeds]]] = field(default_factory=dict)
+    """Runs by stream, learner, strength and seed; the strength is None for learners without one."""
     problems: list[tuple[Path, str]] = field(default_factory=list)
 
     def streams(self) -> list[str]:
@@ -62,7 +73,7 @@ class Collection:
 
     def learners(self) -> list[str]:
         """All that have a run, in the order of the registry."""
-        known = list(LEARNERS)
+        known = [label for name in LEARNERS for label in (name, name + BEST)]
         found = {name for by_learner in self.runs.values() for name in by_learner}
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
@@ -84,6 +95,9 @@ def collect(paths: Sequence[Path]) -> Collection:
         folders |= dict.fromkeys(folder.resolve() for folder in found)
     for folder in folders:
         _add(folder, result)
+    for stream, learners in result.strengths.items():
+        for learner, by_strength in learners.items():
+            _choose(stream, learner, by_strength, result)
     return result
 
 
@@ -98,7 +112,8 @@ def _add(folder: Path, into: Collection) -> None:
         text = f"unfinished, in stage {last} of {len(record.tasks)}; continue it with --resume"
         into.problems.append((folder, text))
         return
-    seeds = into.runs.setdefault(record.stream, {}).setdefault(record.learner, {})
+    strength = record.args.get("strength")
+    seeds = into.strengths.setdefault(record.stream, {}).setdefault(record.learner, {}).setdefault(strength, {})
     if record.seed in seeds:
         text = f"not counted: {record.stream}, {record.learner}, seed {record.seed} is there already"
         into.problems.append((folder, text))
@@ -110,6 +125,28 @@ def _add(folder: Path, into: Collection) -> None:
             what = ", ".join(differ) or "its tasks"
             into.problems.append((folder, f"counted, but it differs from others of {record.learner} in {what}"))
     seeds[record.seed] = record
+
+
+def _choose(stream: str, learner: str, by_strength: dict[float | None, Seeds], into: Collection) -> None:
+    """Fill ``runs`` from ``strengths``. The usual strength is the learner's default, or else the one with the most runs."""
+    runs = into.runs.setdefault(stream, {})
+    most = max(by_strength, key=lambda strength: len(by_strength[strength]))
+    default = LEARNERS[learner].options.get("strength") if learner in LEARNERS else None
+    usual = default if default in by_strength else most
+    runs[learner] = by_strength[usual]
+    if len(by_strength) > 1:
+        runs[learner + BEST] = by_strength[best_strength(by_strength, usual)]
+
+
+def best_strength(by_strength: Mapping[float | None, Seeds], usual: float | None) -> float | None:
+    """The strength with the highest mean PER over the seeds of ``usual``; those without all of these are left out."""
+    seeds = by_strength[usual].keys()
+    means = {
+        strength: math.fsum(metrics.per(runs[seed].array()) for seed in seeds)
+        for strength, runs in by_strength.items()
+        if runs.keys() >= seeds
+    }
+    return max(means, key=lambda strength: means[strength])
 
 
 def values_of(column: Column, collection: Collection, stream: str, learner: str) -> dict[int, float]:

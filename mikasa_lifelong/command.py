@@ -23,10 +23,11 @@ from .nav.mazes import HEDGE, MAZES, load_maze
 
 __all__ = ["list_mazes", "list_streams", "main"]
 
-USAGE = """usage: mikasa lifelong {list,run,report,sweep} ...
+USAGE = """usage: mikasa lifelong {list,run,play,report,sweep} ...
 
   list     the streams, the tasks, the learners and the mazes
   run      learn a stream of tasks and measure every task after each
+  play     a run's policies, as they were after some stages, on one of its tasks; a video of mazes
   report   tables and figures of runs
   sweep    streams x learners x seeds, several runs at a time, on Ray
 
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": _list,
         "run": _run,
+        "play": _play,
         "report": _report,
         "sweep": _sweep,
     }
@@ -130,7 +132,7 @@ def _run(words: list[str]) -> int:
     folder = asked.folder
     try:
         if asked.resume is not None:
-            args = _resumed(RunArgs.from_dict(read_saved(asked.resume)["args"]), asked, words, program)
+            args = _resumed(RunArgs.from_dict(read_saved(asked.resume)["args"]), words, program)
         if problem := why_not_writable(folder, "resume-000000000000.pt"):
             raise LifelongError(f"{'--run-dir' if asked.resume is None else '--resume'} {folder}: {problem}")
         run(args, [*program.split(), *words])
@@ -157,20 +159,23 @@ def _run(words: list[str]) -> int:
     return 0
 
 
-def _resumed(saved: RunArgs, asked: RunArgs, words: list[str], program: str) -> RunArgs:
+def _resumed(saved: RunArgs, words: list[str], program: str) -> RunArgs:
     """The arguments of the run to go on with. Raises LifelongError for an option that differs from them."""
+    from mikasa_robo.baselines.arguments import changed_option
+
     again = tyro.cli(RunArgs, args=words, prog=program, default=saved)
-    for field in dataclasses.fields(RunArgs):
-        was, now = getattr(saved, field.name), getattr(again, field.name)
-        if was != now and field.name != "resume":
-            option = f"--{field.name.replace('_', '-')}"
-            raise LifelongError(
-                f"{option} {now} differs from {was}, with which {asked.resume} was started; leave it out"
-            )
+    if problem := changed_option(saved, again):
+        raise LifelongError(problem)
     return again
 
 
-# ---- report, sweep
+# ---- play, report, sweep
+def _play(words: list[str]) -> int:
+    from .play import main as play
+
+    return play(words)
+
+
 def _report(words: list[str]) -> int:
     from .report import main as report
 

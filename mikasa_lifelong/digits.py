@@ -1,28 +1,34 @@
-"""Digits: 1797 handwritten digits of 8 x 8 pixels, which scikit-learn brings along, so nothing is fetched."""
+"""Digits: 1797 handwritten digits of 8 x 8 pixels, which scikit-learn brings along, so nothing is fetched.
+
+Larger sets, MNIST and CIFAR-100, are read from the user's own files.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .data_files import Pictures, read_cifar100, read_mnist
 from .errors import LifelongError
 from .stream import ArrayDataset, Policy, Scores, Signature
 
-__all__ = ["DigitPair", "PermutedDigits", "load_split"]
+__all__ = ["CifarGroup", "DigitPair", "PermutedDigits", "load_split"]
 
 TRAIN_SHARE = 0.7
 SPLIT_SEED, PERMUTATION_SEED = 0, 1
-PIXELS = 64
+GROUP_SIZE = 5
+"""Classes in a group of CIFAR-100."""
 
-Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
+_read_mnist, _read_cifar100 = functools.cache(read_mnist), functools.cache(read_cifar100)
 
 
 @functools.cache
-def load_split() -> tuple[Arrays, Arrays]:
+def load_split() -> tuple[Pictures, Pictures]:
     """Training and test data: pixels (N, 64) in [0, 1] and digits (N,). The split is always the same.
 
     Raises:
@@ -39,23 +45,24 @@ def load_split() -> tuple[Arrays, Arrays]:
     return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])
 
 
-class _Digits:
-    """Classification: the input is ``x`` (64,), the target ``label`` ()."""
+class _Pictures:
+    """Classification: the input is ``x`` (P,), the target ``label`` ()."""
 
-    def __init__(self, classes: int) -> None:
-        self.signature = Signature({"x": (PIXELS,)}, "categorical", classes)
+    def __init__(self, split: tuple[Pictures, Pictures], classes: int) -> None:
+        self._split = split
+        self.signature = Signature({"x": split[0][0].shape[1:]}, "categorical", classes)
 
-    def _select(self, x: NDArray[np.float32], digits: NDArray[np.int64]) -> Arrays:
+    def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
         raise NotImplementedError
 
     def dataset(self, seed: int) -> ArrayDataset:
         """The training data; ``seed`` changes nothing, as there is only one."""
-        x, label = self._select(*load_split()[0])
+        x, label = self._select(*self._split[0])
         return ArrayDataset({"x": x, "label": label})
 
     def evaluate(self, policy: Policy, episodes: int | None) -> Scores:
-        """Name the digits of the test data, or of its first ``episodes`` items."""
-        x, label = self._select(*load_split()[1])
+        """Name the classes of the test data, or of its first ``episodes`` items."""
+        x, label = self._select(*self._split[1])
         x, label = x[:episodes], label[:episodes]
         policy.on_episode_start()
         answers: NDArray[Any] = policy.act({"x": x})
@@ -63,33 +70,70 @@ class _Digits:
         return Scores(right, len(label), right / len(label))
 
 
-class DigitPair(_Digits):
+def _digits(data: Path | None) -> tuple[Pictures, Pictures]:
+    return load_split() if data is None else _read_mnist(data)
+
+
+class DigitPair(_Pictures):
     """Which of two digits is it? The label is 0 for the first and 1 for the second.
 
     Args:
         digits: the two digits.
+        data: folder with the files of MNIST, see `read_mnist`; by default scikit-learn's digits.
     """
 
-    def __init__(self, digits: tuple[int, int]) -> None:
-        super().__init__(classes=2)
+    def __init__(self, digits: tuple[int, int], data: Path | None = None) -> None:
+        super().__init__(_digits(data), classes=2)
         self._pair = digits
 
-    def _select(self, x: NDArray[np.float32], digits: NDArray[np.int64]) -> Arrays:
-        rows = np.isin(digits, self._pair)
-        return x[rows], (digits[rows] == self._pair[1]).astype(np.int64)
+    def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
+        rows = np.isin(labels, self._pair)
+        return x[rows], (labels[rows] == self._pair[1]).astype(np.int64)
 
 
-class PermutedDigits(_Digits):
+class PermutedDigits(_Pictures):
     """Which of ten digits is it, with the pixels in another order?
 
     Args:
         permutation: number of the order; 0 leaves the pixels where they are.
+        data: as for `DigitPair`.
     """
 
-    def __init__(self, permutation: int) -> None:
-        super().__init__(classes=10)
+    def __init__(self, permutation: int, data: Path | None = None) -> None:
+        super().__init__(_digits(data), classes=10)
+        (pixels,) = self.signature.inputs["x"]
         rng = np.random.default_rng([PERMUTATION_SEED, permutation])
-        self._order = rng.permutation(PIXELS) if permutation else np.arange(PIXELS)
+        self._order = rng.permutation(pixels) if permutation else np.arange(pixels)
 
-    def _select(self, x: NDArray[np.float32], digits: NDArray[np.int64]) -> Arrays:
-        return x[:, self._order], digits
+    def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
+        return x[:, self._order], labels
+
+
+class CifarGroup(_Pictures):
+    """Which of the five classes of a group (a coarse label of CIFAR-100) is it? Labels are 0 to 4.
+
+    Args:
+        group: the coarse label.
+        data: folder with the files of CIFAR-100, see `read_cifar100`.
+
+    Raises:
+        LifelongError: there is no ``data``, or the group has not just five classes there.
+    """
+
+    def __init__(self, group: int, data: Path | None = None) -> None:
+        if data is None:
+            raise LifelongError("this stream needs --data, a folder with train.bin and test.bin of CIFAR-100")
+        split = _read_cifar100(data)
+        super().__init__(split, classes=GROUP_SIZE)
+        self._group = group
+        for _, labels in split:
+            self._classes = np.unique(labels[labels[:, 0] == group, 1])
+            if len(self._classes) != GROUP_SIZE:
+                raise LifelongError(
+                    f"--data {data}: the coarse label {group} has {len(self._classes)} classes, not {GROUP_SIZE}; fetch "
+                    "CIFAR-100's binary version"
+                )
+
+    def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
+        rows = labels[:, 0] == self._group
+        return x[rows], np.searchsorted(self._classes, labels[rows, 1])

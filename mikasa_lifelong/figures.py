@@ -69,7 +69,8 @@ def draw_radar(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, bo
     _write_csv(path.with_suffix(".csv"), ("learner", *axes_names), rows)
     pyplot = _pyplot()
     angles = np.linspace(0, 2 * math.pi, len(axes_names), endpoint=False)
-    figure, axes = pyplot.subplots(figsize=(7.5, 6), subplot_kw={"projection": "polar"}, layout="constrained")
+    figure = pyplot.figure(figsize=(8, 6))
+    axes = figure.add_axes((0.08, 0.08, 0.63, 0.84), projection="polar")  # room for the names around it, and the legend
     for i, (learner, *values) in enumerate(rows):
         style = ("-", "--", ":")[i // 10 % 3]
         closed = [*values, values[0]]
@@ -77,8 +78,9 @@ def draw_radar(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, bo
         axes.fill([*angles, angles[0]], closed, color=f"C{i % 10}", alpha=0.05)
     axes.set_xticks(angles, axes_names)
     axes.set_yticks([0, 0.5, 1], ["worst", "", "best"], fontsize="small")
+    axes.tick_params(axis="x", pad=12)
     axes.set_ylim(0, 1.05)
-    figure.legend(loc="outside right center", fontsize="small")
+    figure.legend(loc="center right", fontsize="small")
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
     return True

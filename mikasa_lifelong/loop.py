@@ -21,6 +21,7 @@ from .catalog import load_entry_point
 from .learners.base import Chance, Learner, Setup
 from .nets import NETWORKS
 from .record import AFTER, Record
+from .stages import save_stage
 from .stream import Dataset, TaskStream, UnionDataset
 
 __all__ = ["Loop", "make_setup"]
@@ -206,6 +207,7 @@ class Loop:
             ", ".join(f"{name} {value:.1%}" for name, value in zip(self.stream.row.tasks, values, strict=True)),
         )
         self.record.save(self.run_dir)
+        save_stage(self.run_dir, self.stage.number, self.args, self.learner.state())
         self.index, self.phase, self.t = self.index + 1, "train", 0
         self.save()
 

@@ -59,7 +59,7 @@ def run(args: RunArgs, command: Sequence[str]) -> dict[str, Any]:
     folder = args.folder
     if args.resume is None:
         require_free(folder)
-    stream = TaskStream(args.stream_row)
+    stream = TaskStream(args.stream_row, args.data)
     for k in range(len(stream)):  # what cannot be built is found before there is a folder
         stream.dataset(k, args.seed)
     with contextlib.ExitStack() as stack:

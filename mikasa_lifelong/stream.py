@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ __all__ = [
     "ArrayDataset",
     "Batch",
     "Dataset",
+    "DrawableTask",
     "Policy",
     "Scores",
     "Signature",
@@ -168,12 +170,26 @@ class Task(Protocol):
         """
 
 
-class TaskStream:
-    """The tasks of a stream, built. A task that stands in several places is built once."""
+@runtime_checkable
+class DrawableTask(Protocol):
+    """A task whose episodes can be drawn."""
 
-    def __init__(self, row: StreamRow) -> None:
+    def frames(self, policy: Policy, episode: int) -> Iterator[NDArray[np.uint8]]:
+        """Play episode ``episode`` of the evaluation, counted from 0; yield images (H, W, 3), one at least."""
+
+
+class TaskStream:
+    """The tasks of a stream, built. A task that stands in several places is built once.
+
+    Args:
+        row: the stream.
+        data: folder with the data of its tasks, where these take it from files.
+    """
+
+    def __init__(self, row: StreamRow, data: Path | None = None) -> None:
         self.row = row
-        built = {name: load_entry_point(TASKS[name].entry_point)(**TASKS[name].kwargs) for name in row.tasks}
+        files = {} if data is None else {"data": data}
+        built = {name: load_entry_point(TASKS[name].entry_point)(**TASKS[name].kwargs, **files) for name in row.tasks}
         self.tasks: list[Task] = [built[name] for name in row.tasks]
         self._datasets: dict[tuple[str, int], Dataset] = {}
         first = self.tasks[0].signature

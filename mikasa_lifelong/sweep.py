@@ -10,6 +10,11 @@
     [options.ewc]                     # options of `mikasa lifelong run` for that learner
     strength = 100.0
 
+    [[variant]]                       # the same learner with other options, in folders of its own
+    name = "ewc-0.1"
+    learner = "ewc"
+    options = { strength = 0.1 }
+
 It is the sweep of `mikasa sweep` with other names: runs that are finished are skipped, others continue where they stopped.
 """
 
@@ -107,7 +112,7 @@ WORDS = Vocabulary(
     task_name=_stream_name,
     algorithm_name=_learner_name,
     check_options=_check_options,
-    variants=False,
+    algorithm="learner",
 )
 """What the names in a sweep's file stand for here."""
 

@@ -78,6 +78,7 @@ GOOD: dict[str, tuple[tuple[str, ...], int]] = {
         (
             "lifelong run --stream split-digits --steps 2 --checkpoints 1 --timed-forwards 2 --run-dir out",
             "lifelong list",
+            "lifelong play --run run --task 1",
             "lifelong report run --out out",
         ),
         6,

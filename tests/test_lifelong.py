@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from lifelong_helpers import TINY, register_tiny_stream
+from sweep_helpers import require_refused
 
 from mikasa_lifelong import command
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, load_entry_point, register
+from mikasa_lifelong.collection import best_strength, collect
 from mikasa_lifelong.digits import load_split
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.learners.registry import LEARNERS
@@ -26,7 +28,7 @@ from mikasa_lifelong.stream import ArrayDataset, Batch, TaskStream, UnionDataset
 from mikasa_lifelong.sweep import WORDS, run_command
 from mikasa_robo.tools import cli
 from mikasa_robo.tools.report import main as report_main
-from mikasa_robo.tools.sweep_plan import SweepError, read_plan
+from mikasa_robo.tools.sweep_plan import read_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -228,7 +230,7 @@ def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, caps
         ("unfinished", {"complete": False}),
         ("other version", {"format": "mikasa/lifelong/9"}),
         ("again", {}),
-        ("other", {"seed": 7, "args": {**content["args"], "strength": 9.0}}),
+        ("other", {"seed": 7, "args": {**content["args"], "fisher": "minibatch"}}),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(json.dumps({**content, **changes}))
@@ -237,7 +239,35 @@ def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, caps
     assert "unfinished, in stage 3 of 3" in shown
     assert "has the format 'mikasa/lifelong/9'" in shown
     assert "not counted: tiny-digits, ewc, seed 1 is there already" in shown
-    assert "differs from others of ewc in strength" in shown
+    assert "differs from others of ewc in fisher" in shown
+
+
+def test_of_several_strengths_the_best_has_a_row_of_its_own(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy of the runs of ewc, with another strength and all its scores after the last stage at one value."""
+    for seed, learner, strength, value in ((1, "ewc", 9.0, 1.0), (2, "ewc", 9.0, 0.8), (1, "ewc", 0.5, 0.0)):
+        content = json.loads((runs / f"{learner}{seed}" / "record.json").read_text())
+        content["args"]["strength"] = strength
+        for measured in content["measurements"]:
+            if measured["stage"] == 3:
+                measured["value"] = value
+        (tmp_path / f"{strength}-{seed}").mkdir()
+        (tmp_path / f"{strength}-{seed}" / "record.json").write_text(json.dumps(content))
+    usual = [str(runs / name) for name in ("scn1", "scn2", "ewc1", "ewc2")]
+    collection = collect([Path(path) for path in (*usual, str(tmp_path))])
+    by_name = collection.runs["tiny-digits"]
+    assert list(collection.learners()) == ["scn", "ewc", "ewc, best λ"]
+    assert {r.args["strength"] for r in by_name["ewc"].values()} == {1.0}, "the default"
+    assert {r.args["strength"] for r in by_name["ewc, best λ"].values()} == {9.0}
+    assert command.main(["report", *usual, str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "| Learner | λ = 0.5 | λ = 1 | λ = 9 |" in shown
+    (row,) = re.findall(r"^\| ewc \| 0.0 \| .* \|$", shown, re.MULTILINE)
+    assert row.endswith("| **90.0 (80.0 to 100.0)** |")
+    assert "| ewc, best λ | 2 | **90.0 (80.0 to 100.0)** |" in shown
+    del collection.strengths["tiny-digits"]["ewc"][9.0]
+    assert best_strength(collection.strengths["tiny-digits"]["ewc"], 1.0) == 1.0, "0.5 has no seed 2"
 
 
 def test_the_report_of_training_runs_shows_them_apart(
@@ -260,6 +290,12 @@ seeds = [1, 2]
 strength = 10
 fisher = "minibatch"
 """
+VARIANT = """
+[[variant]]
+name = "ewc-0.1"
+learner = "ewc"
+options = { strength = 0.1 }
+"""
 
 
 def test_a_sweep_plans_streams_learners_and_seeds(tmp_path: Path) -> None:
@@ -276,6 +312,16 @@ def test_a_sweep_plans_streams_learners_and_seeds(tmp_path: Path) -> None:
     assert run_command(planned[2], Path("/runs/a"), resume=True)[3:] == ["--resume", "/runs/a"]
 
 
+def test_a_sweep_has_variants_of_a_learner(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP + VARIANT)
+    planned = [run for run in read_plan(file, WORDS).runs if run.variant is not None]
+    assert [run.name for run in planned[:2]] == ["split-digits__ewc-0.1__1", "split-digits__ewc-0.1__2"]
+    text = " ".join(run_command(planned[0], Path("/runs/a"), resume=False))
+    for part in ("--learner ewc", "--strength 0.1", "--fisher minibatch"):
+        assert part in text
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -288,14 +334,12 @@ def test_a_sweep_plans_streams_learners_and_seeds(tmp_path: Path) -> None:
         ("strength = 10", "strength = -1", r"options.ewc: --strength -1 must be at least 0"),
         ("strength = 10", "capacity = 10", r"options.ewc: --capacity 10 is not an option of ewc but of er"),
         ('"minibatch"', '"batch"', r"options.ewc.fisher = 'batch' is of the wrong kind"),
+        ('fisher = "minibatch"', '[[variant]]\nname = "a"', r"variant number 1: learner is missing"),
+        ('fisher = "minibatch"', '[[variant]]\nname = "a"\nlearner = "ecw"', r"no learner 'ecw'; did you mean ewc"),
     ],
 )
 def test_a_bad_sweep_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "sweep.toml"
-    assert old in SWEEP
-    file.write_text(SWEEP.replace(old, new, 1))
-    with pytest.raises(SweepError, match=message):
-        read_plan(file, WORDS)
+    require_refused(SWEEP, old, new, message, tmp_path / "sweep.toml", WORDS)
 
 
 @pytest.mark.slow

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import importlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +171,30 @@ def test_radar_and_curves_show_what_was_measured() -> None:
     stages, values = task_curve(record(), 1)
     assert stages == [0, 1, 1.5, 2, 3]
     assert values == [0.1, 0.1, 0.9, 0.9, 0.6], "after a stage counts what was measured after its consolidation"
+
+
+def test_findings_are_judged_by_paired_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / "benchmarks")
+    module = importlib.import_module("lifelong_findings")
+    path = tmp_path / "runs.csv"
+    levels = {"pnn": 0.9, "ftn": 0.8, "scn": 0.8, "rpl": 0.7, "ft1": 0.5, "ewc": 0.5, "ewc, best λ": 0.99}
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("stream", "learner", "seed", "per", "fwt_nav"))
+        for learner, level in levels.items():
+            for seed in range(4):
+                noise = (-1) ** seed * (0.1 if learner == "scn" else 0.001 * level)
+                writer.writerow(("ST1", learner, seed, level + 0.1 * seed + noise, "nan"))
+    runs = module.read_runs(path)
+
+    def verdict(learner: str, *others: str, metric: str = "per", **how: Any) -> str:
+        return str(module.judge(runs, module.Finding("", metric, learner, others, **how))[-1])
+
+    assert verdict("pnn", "ftn") == "met"
+    assert verdict("pnn") == "met", "the best of all, but for the row with the best strength"
+    assert verdict("ftn", "pnn") == "unmet"
+    assert verdict("ftn", "pnn", sign=-1) == "met"
+    assert verdict("ftn", "scn") == "inside the interval"
+    assert verdict("ewc", "sequential", same=True) == "met"
+    assert verdict("ewc", "rpl", same=True) == "unmet"
+    assert verdict("ewc", "scn", metric="fwt_nav") == "no runs"

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from sweep_helpers import require_refused
 from tool_helpers import OWN_ID, own_task
 
 from mikasa_robo.tools import sweep as module
@@ -388,11 +389,7 @@ def found_tasks(plan: Plan) -> list[str]:
     ],
 )
 def test_a_bad_variant_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    file = tmp_path / "sweep.toml"
-    assert old in VARIANTS
-    file.write_text(VARIANTS.replace(old, new))
-    with pytest.raises(SweepError, match=message):
-        read_plan(file)
+    require_refused(VARIANTS, old, new, message, tmp_path / "sweep.toml")
 
 
 def test_the_published_sweeps_can_be_run_again() -> None:
@@ -490,10 +487,7 @@ def test_a_bad_file_is_refused_by_key_and_fix(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "sweep.toml"
-    assert old in GOOD
-    file.write_text(GOOD.replace(old, new, 1))
-    with pytest.raises(SweepError, match=message):
-        read_plan(file)
+    require_refused(GOOD, old, new, message, file)
     assert main([str(file)]) == 2
     assert capsys.readouterr().err.startswith(str(file))
     assert list(tmp_path.iterdir()) == [file]

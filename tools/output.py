@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mikasa_robo.baselines.files import why_not_writable
@@ -11,7 +12,14 @@ from mikasa_robo.partial_files import remove_leftovers
 
 from .env_ids import OptionError
 
-__all__ = ["FileTakenError", "put_between_marks", "require_folder", "require_new_file", "require_new_files"]
+__all__ = [
+    "FileTakenError",
+    "print_report",
+    "put_between_marks",
+    "require_folder",
+    "require_new_file",
+    "require_new_files",
+]
 
 
 class FileTakenError(OptionError, FileExistsError):
@@ -49,6 +57,27 @@ def require_new_files(folder: Path, files: Sequence[Path], option: str = "--out"
         raise FileTakenError(
             f"{option} {folder} already contains {', '.join(taken)}; choose another folder, or move these files away"
         )
+
+
+def print_report(make: Callable[[], tuple[Path, bool]], *mistakes: type[Exception]) -> int:
+    """Print a report, and return the exit code of its command.
+
+    Args:
+        make: writes report.md and report.html; returns the path of report.md, and whether a run was found.
+        mistakes: what it raises where an argument cannot be used, besides OptionError and ModuleNotFoundError.
+
+    Returns:
+        1 if no run was found; 2 after a mistake, which is printed to stderr.
+    """
+    expected: tuple[type[Exception], ...] = (OptionError, ModuleNotFoundError, *mistakes)
+    try:
+        report, found = make()
+    except expected as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(report.read_text())
+    print(f"written: {report}, {report.with_suffix('.html').name}")
+    return 0 if found else 1
 
 
 def put_between_marks(path: Path, mark: str, block: str) -> None:

@@ -22,11 +22,10 @@ import tyro
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.statistics import wilson_interval
 
-from .env_ids import OptionError
 from .extras import require_modules
 from .html import to_html
 from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
-from .output import require_folder, require_new_files
+from .output import print_report, require_folder, require_new_files
 from .plot import read_column, read_progress
 from .progress import say
 from .runs import EVALUATION_FORMAT, METRICS, Collection, Run, collect
@@ -331,19 +330,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.paths:
         print("name at least one run folder, or a file of `mikasa eval`", file=sys.stderr)
         return 2
-    try:
+
+    def make() -> tuple[Path, bool]:
         require_folder(args.out)
         collection = collect(args.paths)
         if args.env_id:
             collection.keep(args.env_id)
         say(f"{len(collection.runs)} runs found; computing intervals")
-        report = write_report(collection, args.out)
-    except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(report.read_text())
-    print(f"written: {report}, {report.with_suffix('.html').name}")
-    return 0 if collection.runs else 1
+        return write_report(collection, args.out), bool(collection.runs)
+
+    return print_report(make, FileNotFoundError)
 
 
 if __name__ == "__main__":

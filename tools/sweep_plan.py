@@ -109,8 +109,8 @@ class Vocabulary:
     check_options: Callable[[str, str, Mapping[str, Any], str], None]
     """Called with where in the file the options are, the algorithm's bare name, its options and a task. Raises SweepError
     for an option that cannot be used."""
-    variants: bool = True
-    """Whether a file may have [[variant]]."""
+    algorithm: str = "algorithm"
+    """The key of a [[variant]] that names its algorithm."""
 
 
 def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
@@ -126,8 +126,17 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is not a TOML file: {error}") from error
     words = words or TRAINING
-    known = ["out", words.tasks, words.algorithms, "seeds", "cpus_per_run", "retries", "options", "task_options"]
-    known += ["variant"] if words.variants else []
+    known = [
+        "out",
+        words.tasks,
+        words.algorithms,
+        "seeds",
+        "cpus_per_run",
+        "retries",
+        "options",
+        "task_options",
+        "variant",
+    ]
     _refuse_unknown(content, known, "")
     variants = content.get("variant", [])
     for key in known[:4]:
@@ -149,9 +158,9 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
     names = _check_names(words.algorithms, algorithms, words.algorithm_name)
-    labels = _variant_labels(variants, names)
+    labels = _variant_labels(variants, names, words)
     _check_names(words.tasks, tasks, words.task_name)
-    known_names = list(dict.fromkeys([*names, *(words.algorithm_name(entry["algorithm"]) for entry in variants)]))
+    known_names = list(dict.fromkeys([*names, *(words.algorithm_name(entry[words.algorithm]) for entry in variants)]))
     options, by_task = _table(content, "options", known_names[0]), _table(content, "task_options", '"Intercept*"')
     _refuse_unknown(options, known_names, "options.")
     for name in known_names:
@@ -165,8 +174,8 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
     agents: list[tuple[str, str, str | None, dict[str, Any]]]
     agents = [(name, algorithm, None, options.get(name, {})) for name, algorithm in zip(names, algorithms, strict=True)]
     for variant, entry in zip(labels, variants, strict=True):
-        name = words.algorithm_name(entry["algorithm"])
-        agents.append((name, entry["algorithm"], variant, {**options.get(name, {}), **entry.get("options", {})}))
+        name = words.algorithm_name(entry[words.algorithm])
+        agents.append((name, entry[words.algorithm], variant, {**options.get(name, {}), **entry.get("options", {})}))
     runs = []
     for task in tasks:
         own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(split_env_id(task)[1], pattern)]
@@ -189,18 +198,20 @@ def _require_table(key: str, value: Any) -> None:
         raise SweepError(f"{key} = {value!r} is not a table; write [{key}] above the options")
 
 
-def _variant_labels(variants: Any, algorithms: Sequence[str]) -> list[str]:
+def _variant_labels(variants: Any, algorithms: Sequence[str], words: Vocabulary) -> list[str]:
     """The names of the tables under [[variant]]. Raises SweepError for one that cannot be used."""
     if not isinstance(variants, list):
-        raise SweepError("variant is not a list of tables; write [[variant]] above name, algorithm and options")
+        raise SweepError(
+            f"variant is not a list of tables; write [[variant]] above name, {words.algorithm} and options"
+        )
     labels: list[str] = []
     for number, entry in enumerate(variants, 1):
         _require_table(f"variant number {number}", entry)
         where = f"variant number {number}: "
-        for key in ("name", "algorithm"):
+        for key in ("name", words.algorithm):
             if not isinstance(entry.get(key), str):
                 raise SweepError(f'{where}{key} is missing, or is no text; add {key} = "…"')
-        _refuse_unknown(entry, ("name", "algorithm", "options"), f"variant {entry['name']}: ")
+        _refuse_unknown(entry, ("name", words.algorithm, "options"), f"variant {entry['name']}: ")
         _require_table(f"variant {entry['name']}: options", entry.get("options", {}))
         if not _NAME.fullmatch(entry["name"]):
             raise SweepError(
@@ -209,7 +220,7 @@ def _variant_labels(variants: Any, algorithms: Sequence[str]) -> list[str]:
             )
         if entry["name"] in (*labels, *algorithms):  # their runs would have the same folders
             raise SweepError(f"{where}name = {entry['name']!r} is there twice; choose another")
-        _check_names(f"variant {entry['name']}: algorithm", [entry["algorithm"]], lambda name: use_algorithm(name).name)
+        _check_names(f"variant {entry['name']}: {words.algorithm}", [entry[words.algorithm]], words.algorithm_name)
         labels.append(entry["name"])
     return labels
 

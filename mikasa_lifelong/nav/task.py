@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from mikasa_base.envs.batched import Ints
+from mikasa_base.envs.drawing import Image
 from mikasa_lifelong.nav.demonstrator import Demonstrations, demonstrate
+from mikasa_lifelong.nav.film import episode_frames
 from mikasa_lifelong.nav.game import BUTTONS, DEPTH_SIZE, STATE, NavGame
 from mikasa_lifelong.nav.kinematics import MAX_TURN, RUN_SPEED
 from mikasa_lifelong.nav.rays import REACH
@@ -156,3 +159,10 @@ class CrossMaze:
             running &= ~(terminated | truncated)
         successes = int(reached.sum())
         return Scores(successes, trials, successes / trials)
+
+    def frames(self, policy: Policy, episode: int) -> Iterator[Image]:
+        """Draw an episode; see `mikasa_lifelong.stream.DrawableTask`."""
+        policy.on_episode_start()
+        return episode_frames(
+            self.maze, lambda obs: env_actions(policy.act(policy_inputs(obs))), EVALUATION_SEED + episode
+        )
