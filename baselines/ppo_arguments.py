@@ -114,12 +114,19 @@ class PPOMLPArgs(PPOArgs):
     default_obs: ClassVar[str] = "state"
     default_network: ClassVar[str] = "mlp"
 
+    memory: str = "none"
+    """Always none: `mikasa train ppo` trains the other memories."""
     hidden_sizes: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of actor and critic."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
+        if self.memory != "none":
+            raise ArgumentError(
+                f"--memory {self.memory} cannot be used: ppo-mlp has no memory; "
+                f"use `mikasa train ppo --memory {self.memory}`"
+            )
         require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
 
     def check_minibatches(self) -> None:
