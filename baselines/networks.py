@@ -19,6 +19,7 @@ from .distributions import Categoricals, Distribution, Gaussian, StateNoise
 from .encoder import JOINED_VECTOR, Encoder, mlp
 from .exploration import StdHead
 from .memory import make_memory
+from .memory_arguments import named_memory_errors
 from .protocol import Network, Setup
 from .registry import get_memory, get_network
 from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
@@ -371,10 +372,8 @@ class RecurrentActorCritic(PolicyNetwork):
         _refuse_network_kwargs(args, "--encoder-sizes, --memory, --memory-kwargs and --head-sizes")
         sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
         options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
-        try:
+        with named_memory_errors(args):
             return cls(observation, action, *sizes, *options, **read_ppo_options(args))
-        except ValueError as error:
-            raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RecurrentActorCritic:
