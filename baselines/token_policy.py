@@ -15,7 +15,7 @@ from .encoder import IMAGE_FEATURES, JOINED_VECTOR
 from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
 from .memory import Memory, make_memory
 from .memory_arguments import named_memory_errors
-from .networks import PPO_OPTIONS, PolicyNetwork, read_ppo_options
+from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 

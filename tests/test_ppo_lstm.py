@@ -28,7 +28,8 @@ from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.distributed import DistContext, choose_gpu, join_processes
 from mikasa_robo.baselines.distributions import Categoricals
 from mikasa_robo.baselines.encoder import Encoder
-from mikasa_robo.baselines.environments import GymnasiumVectorEnv, StaggeredEpisodes, make_gymnasium_env
+from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv, StaggeredEpisodes
+from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.baselines.evaluation import evaluate
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.networks import NetworkPolicy, RecurrentActorCritic

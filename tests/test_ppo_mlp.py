@@ -19,7 +19,7 @@ from mikasa_robo.baselines import ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint, save_policy
 from mikasa_robo.baselines.encoder import ObservationNormalizer
-from mikasa_robo.baselines.environments import ContinueAfterSuccess, StaggeredEpisodes
+from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, StaggeredEpisodes
 from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
