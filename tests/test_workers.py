@@ -366,17 +366,6 @@ def test_make_vec_still_works_and_names_its_replacement(monkeypatch: pytest.Monk
 
 
 # ---------------------------------------------------------------------- ends
-def test_close_leaves_nothing_and_whatever_is_called_then_says_so() -> None:
-    env = make_workers(1, 1)
-    processes = worker_processes(env)
-    env.close()
-    assert_gone(processes)
-    env.close()
-    for call in (env.reset, env.get_obs, env.render, env.get_state_dict, lambda: env.step(None)):
-        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
-            call()
-
-
 class Breaks(RememberColor):
     """Raises after three steps in the worker that has the environment of seed 1 only, and while made if told so."""
 
@@ -512,6 +501,18 @@ def test_workers_end_by_themselves_when_the_main_process_is_killed() -> None:
             main.kill()
     with contextlib.suppress(psutil.NoSuchProcess):
         assert_gone(processes)
+
+
+def test_close_leaves_nothing_and_whatever_is_called_then_says_so(pair: Pair) -> None:
+    """The last test of the pair: a worker takes seconds to start, so this one closes the workers that all have used."""
+    env, _ = pair
+    processes = worker_processes(env)
+    env.close()
+    assert_gone(processes)
+    env.close()
+    for call in (env.reset, env.get_obs, env.render, env.get_state_dict, lambda: env.step(None)):
+        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
+            call()
 
 
 # ---------------------------------------------------------------------- pictures
