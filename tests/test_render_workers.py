@@ -189,13 +189,10 @@ def test_if_a_process_ends_this_one_draws(env: BaseEnv, caplog: pytest.LogCaptur
 
 @pytest.mark.render
 def test_a_task_whose_scenes_were_replaced_is_drawn() -> None:
-    """A reset of a task moves its bodies to new scenes; lights and cameras stay in the old ones.
-
-    One process draws all of them: each takes 14 s of a core to start.
-    """
+    """A reset of a task moves its bodies to new scenes; lights and cameras stay in the old ones."""
     settings = SETTINGS | {"obs_mode": "rgb"}
     with contextlib.closing(
-        mikasa_robo.make_env("RememberColor3-v0", N, render_workers=1, sim_threads=1, **settings)
+        mikasa_robo.make_env("RememberColor3-v0", N, render_workers=WORKERS, sim_threads=1, **settings)
     ) as wrapped:
         env: Any = wrapped.unwrapped
         wrapped.reset(seed=0)
