@@ -44,7 +44,7 @@ __getattr__ = deprecated_names(
     __name__,
     {
         "load_recurrent_policy": "load_network",
-        "Policy": f"{__package__}.networks:PolicyNetwork",
+        "Policy": f"{__package__}.policy_network:PolicyNetwork",
         "PPO_MLP": "PPO_MLP_1",
         "PPO_LSTM": "PPO_LSTM_1",
     },

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from mikasa_robo.experts.makers import PolicyName
 
-from .arguments import ArgumentError, CommonArgs, read_kwargs, require, world_size
-from .registry import get_memory
+from .arguments import ArgumentError, require, world_size
+from .memory_arguments import MemoryArgs
 
 __all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
 
@@ -18,7 +18,7 @@ MOST_WIDTH = 8192
 
 
 @dataclass
-class ImitationArgs(CommonArgs):
+class ImitationArgs(MemoryArgs):
     """What learning from an expert's labels needs."""
 
     default_obs: ClassVar[str] = "objects+joints"
@@ -41,13 +41,8 @@ class ImitationArgs(CommonArgs):
     """Who labels: expert, or another scripted policy of `mikasa expert`. posture keeps the cue in its last joint; the
     others are worse at the task."""
 
-    memory: str = "gru"
-    """The memory: none, frame-stack, lstm, gru, mingru, lru, ffm, shm, gtrxl, transformer, or module:Class for a class of
-    your own."""
     memory_size: int = 128
     """Width of the memory."""
-    memory_kwargs: tuple[str, ...] = ()
-    """Options of the memory as NAME=VALUE; docs/baselines.md lists them."""
     token_size: int = 64
     """Size of the token that an object becomes."""
     head_sizes: tuple[int, ...] = (256, 256)
@@ -88,20 +83,9 @@ class ImitationArgs(CommonArgs):
         """Width of the memory."""
         return self.memory_size
 
-    @property
-    def run_name(self) -> str:
-        """The algorithm and its memory."""
-        return f"{self.algorithm}-{self.memory.rpartition(':')[2]}"
-
-    def read_memory_kwargs(self) -> dict[str, Any]:
-        """The arguments of ``--memory-kwargs``."""
-        return read_kwargs(self.memory_kwargs, "--memory-kwargs")
-
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
-        self.read_memory_kwargs()
-        get_memory(self.memory)
         if world_size() > 1:
             raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
         if self.num_workers is not None:

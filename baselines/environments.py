@@ -5,33 +5,26 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
-from torch import Tensor
 
 from mikasa_robo.checks import whole_number
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
 
 from .arguments import MOST_ENVS, ArgumentError, CommonArgs
-from .critics import CRITIC_STATE
 from .distributed import DistContext
-from .spaces import Obs, flatten, map_tensors
+from .env_wrappers import GymnasiumVectorEnv
+from .spaces import Obs, flatten
 
 __all__ = [
     "UNKNOWN_HORIZON",
-    "ContinueAfterSuccess",
     "EnvFactory",
-    "GymnasiumVectorEnv",
-    "ShowStateToCritic",
-    "StaggeredEpisodes",
     "check_env_id",
     "check_workers",
     "choose_obs_mode",
@@ -53,166 +46,6 @@ LIBRARIES = ("gymnasium", "mani_skill", "mikasa_base", "mikasa_robo")
 EnvFactory = Callable[[int, str | None], Any]
 """(num_envs, render_mode) to a batched environment: one with ManiSkill's interface, without automatic resets, or a
 `GymnasiumVectorEnv`."""
-
-
-class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
-    """Only a failure terminates an episode; see ``--train-to-horizon``."""
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        fail = info.get("fail")
-        kept = torch.zeros_like(torch.as_tensor(terminated)) if fail is None else fail.clone()
-        return obs, reward, kept, truncated, info
-
-
-class ShowStateToCritic(gym.Wrapper[Any, Any, Any, Any]):
-    """Adds the full state of a task to its observations, under the key `critics.CRITIC_STATE`; see ``--critic-obs``.
-
-    An observation that is one tensor becomes a dict, with the tensor under "".
-
-    Args:
-        env: a batched task of this package, without automatic resets.
-
-    Raises:
-        ValueError: it is another environment.
-    """
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        from mikasa_robo.core.env import MemoryEnv
-
-        if not isinstance(env.unwrapped, MemoryEnv):
-            raise ValueError("--critic-obs state is for the robot tasks of `mikasa list`; leave it out")
-        super().__init__(env)
-        self._task: MemoryEnv[Any] = env.unwrapped
-        shown = env.get_wrapper_attr("single_observation_space")
-        parts = shown.spaces if isinstance(shown, gym.spaces.Dict) else {"": shown}
-        size = self._state(self._task.get_info()).shape[1]
-        state = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        # Gymnasium would sort the parts of a plain dict, and the network of an evaluation has them in the task's own order.
-        self.single_observation_space = gym.spaces.Dict(OrderedDict({**parts, CRITIC_STATE: state}))
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self._task.num_envs)
-
-    def _state(self, info: dict[str, Any]) -> Tensor:
-        from mikasa_robo.core import observations
-
-        return observations.observe(self._task, "state", info)["state"]
-
-    def _with_state(self, obs: Obs, info: dict[str, Any]) -> Obs:
-        return {**(obs if isinstance(obs, dict) else {"": obs}), CRITIC_STATE: self._state(info)}
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._with_state(obs, info), info
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_state(obs, info), reward, terminated, truncated, info
-
-
-class GymnasiumVectorEnv:
-    """A Gymnasium vector environment with the interface of ManiSkillVectorEnv: tensors, and resets in the same step.
-
-    Observations are flattened, see `flatten`. Continuous actions are given in [-1, 1] and scaled to the bounds of the
-    space; discrete actions (N, A) count from 0. ``info`` describes the step just played, even where a reset followed it:
-    ``episode`` holds return and length so far, ``final_observation`` the last observation where an episode ended, and
-    ``success`` what the environment reported, if it reports success.
-
-    Args:
-        env: made with ``AutoresetMode.SAME_STEP``.
-        horizon: maximum number of steps of an episode.
-    """
-
-    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], horizon: int | None) -> None:
-        if env.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
-            raise ValueError(f"{env} has autoreset_mode {env.metadata.get('autoreset_mode')}; make it with SAME_STEP")
-        self.env = env
-        self.horizon = horizon
-        self.num_envs = env.num_envs
-        self.device = torch.device("cpu")
-        self.single_observation_space = env.single_observation_space
-        self.single_action_space = env.single_action_space
-        self._returns = torch.zeros(self.num_envs)
-        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64)
-        self._reports_success = False
-
-    @property
-    def unwrapped(self) -> GymnasiumVectorEnv:
-        """This object."""
-        return self
-
-    def reset(
-        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Obs, dict[str, Any]]:
-        """Start new episodes, in all environments or in ``options["env_idx"]`` (b,) only."""
-        mask = np.ones(self.num_envs, np.bool_)
-        if options is not None:
-            mask[:] = False
-            mask[options["env_idx"].cpu().numpy()] = True
-            obs, _ = self.env.reset(options={"reset_mask": mask})
-        else:
-            obs, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]  # SyncVectorEnv and mikasa_base take lists
-        self._returns[mask] = 0.0
-        self._lengths[mask] = 0
-        return self._tensors(obs), {}
-
-    def step(self, action: Tensor) -> tuple[Obs, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Play a step; an environment whose episode is over returns the first observation of the next one."""
-        raw, reward, terminated, truncated, raw_info = self.env.step(self._action(action))
-        obs = self._tensors(raw)
-        rewards = torch.as_tensor(reward, dtype=torch.float32)
-        ends, cuts = torch.as_tensor(terminated), torch.as_tensor(truncated)
-        # An episode that is both terminated and truncated counts as terminated.
-        cuts = cuts & ~ends
-        over = ends | cuts
-        self._returns += rewards
-        self._lengths += 1
-        info: dict[str, Any] = {"episode": {"return": self._returns.clone(), "episode_len": self._lengths.clone()}}
-        final_info = raw_info.get("final_info", {})
-        self._reports_success |= "success" in raw_info or "success" in final_info
-        if self._reports_success:
-            success = _success(raw_info, self.num_envs) & ~over | _success(final_info, self.num_envs) & over
-            info["success"] = success
-            info["episode"]["success_once"] = success
-        if over.any():
-            finals = {name: value.clone() for name, value in flatten(obs).items()}
-            for i in over.nonzero().squeeze(1).tolist():
-                for name, leaf in flatten(raw_info["final_obs"][i]).items():
-                    finals[name][i] = torch.as_tensor(np.asarray(leaf))
-            info["final_observation"] = finals if isinstance(obs, dict) else finals[""]
-            self._returns[over] = 0.0
-            self._lengths[over] = 0
-        return obs, rewards, ends, cuts, info
-
-    def render(self) -> Tensor:
-        """Images (N, H, W, 3) uint8."""
-        return torch.from_numpy(np.stack(self.env.render()))  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.env.close()
-
-    def _tensors(self, raw: Any) -> Obs:
-        leaves = {name: torch.as_tensor(np.asarray(leaf)) for name, leaf in flatten(raw).items()}
-        leaves = {name: leaf.float() if leaf.dtype == torch.float64 else leaf for name, leaf in leaves.items()}
-        return leaves[""] if list(leaves) == [""] else leaves
-
-    def _action(self, action: Tensor) -> Any:
-        space, values = self.single_action_space, action.cpu().numpy()
-        if isinstance(space, gym.spaces.Box):
-            values = values.reshape(self.num_envs, *space.shape)
-            bounded = np.isfinite(space.low) & np.isfinite(space.high)
-            low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-            return (low + (values + 1.0) * 0.5 * (high - low)).astype(space.dtype)
-        if isinstance(space, gym.spaces.MultiDiscrete):
-            return values.reshape(self.num_envs, *space.shape) + space.start
-        return values[:, 0] + space.start  # type: ignore[attr-defined]
-
-
-def _success(info: dict[str, Any], n: int) -> Tensor:
-    success = info.get("success")
-    if success is None:
-        return torch.zeros(n, dtype=torch.bool)
-    return torch.as_tensor(np.asarray(success, dtype=np.bool_) & np.asarray(info.get("_success", True)))
 
 
 def is_robot_task(env_id: str) -> bool:
@@ -423,52 +256,3 @@ def check_workers(env_id: str, num_workers: int, sim_backend: str) -> None:
             f"--num-workers {num_workers} --sim-backend {sim_backend}: on a GPU one process simulates all environments; "
             "leave --num-workers out, or use --sim-backend physx_cpu"
         )
-
-
-class StaggeredEpisodes:
-    """A batched environment with automatic resets whose episodes get out of phase without a step that training loses.
-
-    After a reset of all environments, group g of G ends its first episode when g / G of an episode have passed, as if by a
-    time limit. From then on the groups are spread over the steps of an episode. ``info["cut_short"]`` (N,) bool marks the
-    episodes that ended for this reason; it is missing at most steps. Everything else is as ``env`` has it.
-
-    Args:
-        env: a batched environment with automatic resets.
-        groups: G; at most the number of environments and of steps of an episode. With 1 no episode is cut short.
-        horizon: length of an episode in steps.
-        dist: the processes that train together; groups are made of all their environments.
-    """
-
-    def __init__(self, env: Any, groups: int, horizon: int, dist: DistContext | None = None) -> None:
-        dist = dist or DistContext()
-        self.env = env
-        n, total = env.num_envs, env.num_envs * dist.size
-        groups = min(groups, total, horizon)
-        group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
-        self._members = {horizon * group // groups: group_of == group for group in range(1, groups)}
-        self._elapsed = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start new episodes; a reset of all environments staggers them anew."""
-        if options is None or "env_idx" not in options:
-            self._elapsed = 0
-        result: tuple[Obs, dict[str, Any]] = self.env.reset(seed=seed, options=options)
-        return result
-
-    def step(self, action: Tensor) -> tuple[Obs, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Play a step."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        self._elapsed += 1
-        if self._elapsed in self._members:
-            chosen = self._members[self._elapsed] & ~(terminated | truncated)
-            rows = chosen.nonzero().squeeze(1)
-            if len(rows):
-                if "final_observation" not in info:
-                    info["final_observation"] = map_tensors(torch.clone, obs)
-                obs, _ = self.env.reset(options={"env_idx": rows})
-                info["cut_short"] = chosen
-                truncated = truncated | chosen
-        return obs, reward, terminated, truncated, info

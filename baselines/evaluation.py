@@ -23,7 +23,8 @@ from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.video import FPS, Images, write_tiled_video
 
 from .arguments import CommonArgs
-from .environments import UNKNOWN_HORIZON, EnvFactory, GymnasiumVectorEnv
+from .env_wrappers import GymnasiumVectorEnv
+from .environments import UNKNOWN_HORIZON, EnvFactory
 from .protocol import Policy
 from .spaces import Obs, map_tensors
 

@@ -36,6 +36,7 @@ __all__ = [
     "configure_logging",
     "provenance",
     "require_free",
+    "short_revision",
     "sole_writer",
 ]
 
@@ -274,6 +275,14 @@ def provenance(argv: Sequence[str]) -> dict[str, Any]:
             "platform": platform.platform(),
         },
     }
+
+
+def short_revision(git: Mapping[str, Any] | None) -> str:
+    """The first ten digits of the revision in `provenance`'s "git", then "+" where files had been changed.
+
+    "unknown" where there is none, as in an installed copy.
+    """
+    return f"{git['revision'][:10]}{'+' if git.get('dirty') else ''}" if git else "unknown"
 
 
 _DISTRIBUTIONS = {

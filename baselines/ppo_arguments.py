@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from .arguments import ArgumentError, CommonArgs, nearest_divisor, read_kwargs, require, world_size
-from .registry import get_memory
+from .arguments import ArgumentError, CommonArgs, nearest_divisor, require, world_size
+from .memory_arguments import MemoryArgs, MemoryName
 
 __all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs", "PPOMemoryArgs", "RecurrentPPOArgs"]
 
@@ -114,12 +114,19 @@ class PPOMLPArgs(PPOArgs):
     default_obs: ClassVar[str] = "state"
     default_network: ClassVar[str] = "mlp"
 
+    memory: str = "none"
+    """Always none: `mikasa train ppo` trains the other memories."""
     hidden_sizes: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of actor and critic."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
+        if self.memory != "none":
+            raise ArgumentError(
+                f"--memory {self.memory} cannot be used: ppo-mlp has no memory; "
+                f"use `mikasa train ppo --memory {self.memory}`"
+            )
         require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
 
     def check_minibatches(self) -> None:
@@ -138,7 +145,7 @@ class PPOMLPArgs(PPOArgs):
 
 
 @dataclass
-class RecurrentPPOArgs(PPOArgs):
+class RecurrentPPOArgs(MemoryArgs, PPOArgs):
     """The arguments of PPO with a recurrent network."""
 
     default_obs: ClassVar[str] = "objects+joints"
@@ -149,11 +156,7 @@ class RecurrentPPOArgs(PPOArgs):
     """Discount. What a memory is good for comes late."""
     gae_lambda: float = 0.95
     """Trace decay of the advantage estimate."""
-    memory: str = "lstm"
-    """The memory: none, frame-stack, lstm, gru, mingru, lru, ffm, shm, gtrxl, transformer, or module:Class for a class of
-    your own."""
-    memory_kwargs: tuple[str, ...] = ()
-    """Options of the memory as NAME=VALUE, such as frames=8 for frame-stack; docs/baselines.md lists them."""
+    memory: MemoryName = "lstm"
     encoder_sizes: tuple[int, ...] = (128,)
     """Widths of the layers between an observation and the memory, at least one."""
     head_sizes: tuple[int, ...] = (128,)
@@ -165,18 +168,9 @@ class RecurrentPPOArgs(PPOArgs):
     Only training needs it; the policy acts on --obs alone."""
 
     @property
-    def hidden_size(self) -> int:
-        """Width of the memory."""
-        raise NotImplementedError
-
-    @property
     def run_name(self) -> str:
         """PPO and its memory."""
         return f"ppo-{self.memory.rpartition(':')[2]}"
-
-    def read_memory_kwargs(self) -> dict[str, Any]:
-        """The arguments of ``--memory-kwargs``."""
-        return read_kwargs(self.memory_kwargs, "--memory-kwargs")
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -188,8 +182,6 @@ class RecurrentPPOArgs(PPOArgs):
             raise ArgumentError(
                 f"--critic-obs {self.critic_obs} reads the state where the simulation is; leave --num-workers out"
             )
-        self.read_memory_kwargs()
-        get_memory(self.memory)
 
     def check_minibatches(self) -> None:
         """Raise ArgumentError where the environments cannot be divided into minibatches."""

@@ -4,8 +4,8 @@
 - An `Algorithm` trains a network. `ppo_mlp` and `ppo_lstm` are two; `training` runs it and writes its files.
 - A `Policy` acts in an evaluation.
 
-Options of PPO that a network has to take part in (`networks.PPO_OPTIONS`) are refused unless its class names them in
-``ppo_options``; `networks.PolicyNetwork` says what each asks for.
+Options of PPO that a network has to take part in (`policy_network.PPO_OPTIONS`) are refused unless its class names them in
+``ppo_options``; `policy_network.PolicyNetwork` says what each asks for.
 
 To add one, write a class and register it, see `registry`. N is the number of environments, S the number of steps of a
 rollout, B any batch, A the number of components of an action. Observations and recurrent states are a tensor or a flat dict

@@ -14,7 +14,8 @@ from .distributions import Distribution
 from .encoder import IMAGE_FEATURES, JOINED_VECTOR
 from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
 from .memory import Memory, make_memory
-from .networks import PPO_OPTIONS, PolicyNetwork, read_ppo_options
+from .memory_arguments import named_memory_errors
+from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 
@@ -101,10 +102,8 @@ class TokenPolicy(PolicyNetwork):
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
         memory = args.memory, args.hidden_size, args.read_memory_kwargs()
         sizes = args.token_size, args.head_sizes, args.init_log_std
-        try:
+        with named_memory_errors(args):
             return cls(observation, action, args.normalize_obs, *memory, *sizes, **read_ppo_options(args))
-        except ValueError as error:
-            raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:

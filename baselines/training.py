@@ -26,15 +26,8 @@ from mikasa_suite import finish_first
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, save_policy
 from .distributed import DistContext
-from .environments import (
-    UNKNOWN_HORIZON,
-    ContinueAfterSuccess,
-    EnvFactory,
-    GymnasiumVectorEnv,
-    ShowStateToCritic,
-    StaggeredEpisodes,
-    reset_with,
-)
+from .env_wrappers import ContinueAfterSuccess, GymnasiumVectorEnv, ShowStateToCritic, StaggeredEpisodes
+from .environments import UNKNOWN_HORIZON, EnvFactory, reset_with
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, find_horizon, plan_evaluations, torch_threads
 from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer

@@ -13,7 +13,7 @@ from .arguments import ArgumentError, CommonArgs
 from .checkpoints import read_policy
 from .critics import CRITIC_STATE
 from .files import find_policy_file
-from .networks import PolicyNetwork
+from .policy_network import PolicyNetwork
 from .registry import RegistryError, get_network
 from .spaces import ObservationLayout
 

@@ -24,7 +24,7 @@ import torch
 import tyro
 
 import mikasa_robo
-from mikasa_robo.baselines.loggers import provenance
+from mikasa_robo.baselines.loggers import provenance, short_revision
 from mikasa_robo.catalog import CATALOG, CERTIFICATIONS, Certification, TaskSpec
 from mikasa_robo.experts.chance import (
     chance as chance,  # measured before it moved there; tests and scripts read it here
@@ -191,12 +191,6 @@ def measured_earlier(path: Path | None) -> set[tuple[str, str]]:
         return {(row["env_id"], row["run"]) for row in csv.DictReader(file) if not row.get("revision")}
 
 
-def revision_of_code() -> str:
-    """The commit that is measured, as in the provenance of a training run; "unknown" outside a checkout."""
-    git = provenance([])["git"]
-    return str(git["revision"])[:10] if git else "unknown"
-
-
 def append(path: Path | None, values: dict[str, Any]) -> None:
     """Adds a row to the CSV."""
     if path is None:
@@ -247,7 +241,7 @@ def short(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> 
 
 def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
     """Fills the table."""
-    results, earlier, revision = read(options.csv), measured_earlier(options.csv), revision_of_code()
+    results, earlier, revision = read(options.csv), measured_earlier(options.csv), short_revision(provenance([])["git"])
     for row in rows:
         for name, policy, kwargs in runs_of(row):
             if (row.id, name) in results or (options.columns and name not in options.columns):

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
+from mikasa_robo.baselines.loggers import short_revision
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import wilson_interval
@@ -128,7 +129,7 @@ def read_run(run: PlannedRun, folder: Path) -> Row:
         successes=None if success is None else round(success * final["episodes"]),
         mean_return=round(float(final["return"]), 4),
         seconds=float(result["wall_time_s"]),
-        revision=str(git["revision"])[:10] if git else "unknown",
+        revision=short_revision(git),
     )
 
 

@@ -365,7 +365,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "cut-short-episode-goes-on",
-        "baselines/environments.py",
+        "baselines/env_wrappers.py",
         "truncated = truncated | chosen",
         "truncated = truncated.clone()",
         ("tests/test_ppo_mlp.py::test_rollout_keeps_the_true_last_observation_of_each_truncated_episode",),

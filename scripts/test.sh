@@ -2,6 +2,7 @@
 # Runs the setup, then every check: format, lint, types, tests. The tests run in two rounds, first those without pytest's mark
 # `slow`, then those with it. Arguments go to pytest:
 #   bash scripts/test.sh -m "not slow" -k catalog
+#   bash scripts/test.sh --cpu-times              # ends each round with the CPU seconds of each file
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"

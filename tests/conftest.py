@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark, why_not in (("render", why_no_rendering), ("gpu", why_no_gpu)):
         if item.get_closest_marker(mark) is not None and (reason := why_not()) is not None:
             pytest.skip(reason)
+
+
+# ---------------------------------------------------------------------- what takes how long
+def cpu_seconds() -> float:
+    """CPU time of this process and of those that it waited for. Wall time says little where cores are shared."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class CpuTimes:
+    """``--cpu-times``: CPU seconds of each test file, fixtures included, at the end of the session."""
+
+    def __init__(self) -> None:
+        self.before = cpu_seconds()
+        self.of_file: Counter[str] = Counter()
+
+    def pytest_collection_finish(self) -> None:
+        self.before = cpu_seconds()  # what the imports took counts for no file
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        report = yield
+        now = cpu_seconds()
+        report.cpu_s, self.before = now - self.before, now
+        return report
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.of_file[report.location[0]] += getattr(report, "cpu_s", 0.0)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section("CPU seconds of each file")
+        for name, seconds in self.of_file.most_common():
+            terminalreporter.write_line(f"{seconds:8.1f}  {name}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-times", action="store_true", help="tell the CPU seconds of each test file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--cpu-times"):
+        config.pluginmanager.register(CpuTimes())

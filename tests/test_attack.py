@@ -205,8 +205,8 @@ def test_results_are_kept_and_only_what_is_missing_is_trained(
     rows = read_rows(tmp_path / "attack.csv")
     assert [run.env_id for run in trainer.runs] == [COLOR, "ShellGamePush-v0"]
     assert {(found.env_id, found.successes, found.failures, found.commit) for found in rows.values()} == {
-        (COLOR, 100, 200, "012345678+"),
-        ("ShellGamePush-v0", 100, 200, "012345678+"),
+        (COLOR, 100, 200, "0123456789+"),
+        ("ShellGamePush-v0", 100, 200, "0123456789+"),
     }
     assert "not above chance" in capsys.readouterr().out
     assert main([*words, "--seeds", "1", "2", "--dry-run"]) == 0
@@ -214,7 +214,7 @@ def test_results_are_kept_and_only_what_is_missing_is_trained(
     assert len(trainer.runs) == 2
     assert main([*words, "--seeds", "1", "2"]) == 0
     assert [run.seed for run in trainer.runs] == [1, 1, 2, 2]
-    assert capsys.readouterr().out.count("kept (commit 012345678+)") == 2
+    assert capsys.readouterr().out.count("kept (commit 0123456789+)") == 2
     assert (
         "| `RememberColor3-v0` | held | objects+joints+time | 33.3 | 33.3 (30 to 37) | not above chance |"
         in (tmp_path / "attack.md").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import shlex
@@ -13,6 +12,7 @@ import pytest
 import torch
 from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 from torch import Tensor
+from train_helpers import assert_same_policy, break_off
 
 import mikasa_robo
 from mikasa_robo.baselines.checkpoints import Checkpoints, load_policy, read_policy
@@ -31,6 +31,7 @@ from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.experts.policies import Expert
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.rollouts import play_episodes
+from mikasa_robo.tools.plot import read_progress
 
 CPU = torch.device("cpu")
 SMALL = {"memory_size": 16, "token_size": 16, "head_sizes": (16,)}
@@ -391,18 +392,13 @@ ARGV = shlex.split(
 )
 
 
-def rows_of(run_dir: Path) -> list[dict[str, str]]:
-    with (run_dir / "progress.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.slow
-def test_a_run_writes_its_files_and_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_writes_its_files_and_resumes_to_the_bit(tmp_path: Path) -> None:
     # Episodes of 30 steps, and new ones at each checkpoint: these are whole only if nothing is broken off before.
     argv = [word if word != "64" else "192" for word in ARGV]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main("dagger", [*argv, "--run-dir", str(whole)]) == 0
-    rows = rows_of(whole)
+    rows = read_progress(whole)
     assert len(rows) == 6
     assert [float(row["imitation/beta"]) for row in rows] == [1.0] * 3 + [0.0] * 3
     assert {
@@ -421,23 +417,10 @@ def test_a_run_writes_its_files_and_resumes_to_the_bit(tmp_path: Path, monkeypat
     assert result["training_steps"] == 384
     assert list(whole.glob("events.out.tfevents*")) or list(whole.glob("**/events.out.tfevents*"))
 
-    rollout, done = DAgger.rollout, []
-
-    def breaks(*args: Any) -> Any:
-        done.append(1)
-        if len(done) > 5:
-            raise RuntimeError("the power went out")
-        return rollout(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DAgger, "rollout", breaks)
-        with pytest.raises(RuntimeError, match="power"):
-            main("dagger", [*argv, "--run-dir", str(broken)])
+    break_off(lambda: main("dagger", [*argv, "--run-dir", str(broken)]), DAgger, "rollout", 5)
     assert Checkpoints.load_newest(broken)["step"] == 192
     assert main("dagger", ["--resume", str(broken)]) == 0
-    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, broken))
-    for name, value in one["state_dict"].items():
-        assert torch.equal(two["state_dict"][name], value), name
+    assert_same_policy(whole, broken)
     last, other = (Checkpoints.load_newest(path)["algorithm_state"] for path in (whole, broken))
     assert torch.equal(last["buffer"]["lengths"], other["buffer"]["lengths"])
     assert last["updates"] == other["updates"] == 9
@@ -481,7 +464,7 @@ def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
         main("bc", [*argv, "--total-timesteps", "128", "--checkpoint-every", "0", "--run-dir", str(tmp_path / "a")])
         == 0
     )
-    assert [float(row["imitation/beta"]) for row in rows_of(tmp_path / "a")] == [1.0, 1.0]
+    assert [float(row["imitation/beta"]) for row in read_progress(tmp_path / "a")] == [1.0, 1.0]
     assert json.loads((tmp_path / "a" / "final_eval.json").read_text())["algorithm"] == "bc"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import re
@@ -14,6 +13,7 @@ import pytest
 import torch
 from test_ppo_lstm import clocks
 from torch import Tensor
+from train_helpers import assert_same_policy, break_off
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.checkpoints import load_network, read_policy
@@ -23,6 +23,7 @@ from mikasa_robo.baselines.exploration import NoiseSource, StdHead
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.networks import ActorCritic
 from mikasa_robo.baselines.protocol import Setup
+from mikasa_robo.tools.plot import read_progress
 
 CPU = torch.device("cpu")
 KINDS = ["gaussian", "state-dependent", "gsde", "smooth"]
@@ -162,32 +163,16 @@ SMALL = {ppo_mlp: ["--hidden-sizes", "8"], ppo_lstm: ["--lstm-size", "8", "--enc
 
 
 @pytest.mark.parametrize(("module", "kind"), [(ppo_mlp, "gsde"), (ppo_lstm, "smooth"), (ppo_mlp, "state-dependent")])
-def test_a_run_resumes_to_the_bit(module: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_to_the_bit(module: Any, kind: str, tmp_path: Path) -> None:
     """With the scale of values and the adaptive learning rate, which are part of the checkpoint too."""
     argv = [*ARGV, *SMALL[module], "--exploration", kind]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert module.main([*argv, "--run-dir", str(whole)]) == 0
-    update, done = module.update, []
-
-    def breaks(*args: Any) -> Any:
-        done.append(1)
-        if len(done) > 6:
-            raise RuntimeError("the power went out")
-        return update(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "update", breaks)
-        with pytest.raises(RuntimeError, match="power"):
-            module.main([*argv, "--run-dir", str(broken)])
+    break_off(lambda: module.main([*argv, "--run-dir", str(broken)]), module, "update", 6)
     assert module.main(["--resume", str(broken)]) == 0
-    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, broken))
-    assert "value_scale.moments" in one["state_dict"]
-    for name, value in one["state_dict"].items():
-        assert torch.equal(two["state_dict"][name], value), name
-    rates = []
-    for path in (whole, broken):
-        with (path / "progress.csv").open() as file:
-            rates.append({row["step"]: row["learning_rate"] for row in csv.DictReader(file)})
+    assert_same_policy(whole, broken)
+    assert "value_scale.moments" in read_policy(whole / "checkpoint.pt")["state_dict"]
+    rates = [{row["step"]: row["learning_rate"] for row in read_progress(path)} for path in (whole, broken)]
     assert rates[0] == rates[1]
     assert len(set(rates[0].values())) > 1, "the rate has changed"
     network = load_network(whole / "checkpoint.pt")

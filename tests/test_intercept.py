@@ -19,7 +19,7 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import GOAL_RADIUS, Intercept, InterceptState, sample_ball_and_goal
-from mikasa_robo.tasks.rolling_ball import DAMPING, SPEEDS, distance_to_way, rolling, speed_range_of
+from mikasa_robo.tasks.rolling_ball import DAMPING, SPEEDS, RollRanges, distance_to_way, rolling, speed_range_of
 
 MANY = 1000
 N = 8
@@ -50,7 +50,7 @@ def lying(xy: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- by tensors, a thousand at a time
 def fresh(speed: str = "slow", count: int = MANY) -> InterceptState:
     values = torch.rand(count, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    return sample_ball_and_goal(Uniforms(values), SPEEDS[speed])
+    return sample_ball_and_goal(Uniforms(values), RollRanges(speed=SPEEDS[speed]))
 
 
 def step_data(ball: Tensor, joint_speed: float = 0.0) -> StepData:

@@ -16,7 +16,7 @@ from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import sample_ball_and_goal
 from mikasa_robo.tasks.intercept_grab import LIFT_HEIGHT, InterceptGrab, InterceptGrabState, sample_ball
-from mikasa_robo.tasks.rolling_ball import SPEEDS, rolling
+from mikasa_robo.tasks.rolling_ball import SPEEDS, RollRanges, rolling
 
 MANY = 1000
 N = 8
@@ -40,7 +40,7 @@ def task_of(env: Env) -> InterceptGrab:
 # ---------------------------------------------------------------------- by tensors, a thousand at a time
 def fresh(speed: str = "slow") -> InterceptGrabState:
     values = torch.rand(MANY, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    return sample_ball(Uniforms(values), SPEEDS[speed])
+    return sample_ball(Uniforms(values), RollRanges(speed=SPEEDS[speed]))
 
 
 def step_data(s: InterceptGrabState, height: float = 0.0, joint_speed: float = 0.0) -> StepData:
@@ -68,8 +68,8 @@ def touch(*links: int) -> Tensor:
 @pytest.mark.parametrize("speed", MODES)
 def test_the_ball_is_that_of_intercept(speed: str) -> None:
     values = torch.rand(MANY, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    one = sample_ball_and_goal(Uniforms(values), SPEEDS[speed])
-    other = sample_ball(Uniforms(values[:, :4]), SPEEDS[speed])
+    one = sample_ball_and_goal(Uniforms(values), RollRanges(speed=SPEEDS[speed]))
+    other = sample_ball(Uniforms(values[:, :4]), RollRanges(speed=SPEEDS[speed]))
     assert torch.equal(one.start, other.start)
     assert torch.equal(one.velocity, other.velocity)
     assert not bool(other.grasped.any())

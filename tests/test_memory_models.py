@@ -341,6 +341,17 @@ def test_a_wrong_option_is_named_and_nothing_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_ppo_mlp_takes_no_memory_but_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in SMALL if word not in ("--encoder-sizes", "--head-sizes", "8")]
+    words += ["--hidden-sizes", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ppo-mlp", *words, "--memory", "gru"]) == 2
+    assert "ppo-mlp has no memory; use `mikasa train ppo --memory gru`" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert cli.main(["train", "ppo-mlp", *words, "--memory", "none"]) == 0
+    assert cli.main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report")]) == 0
+    assert "| ppo-mlp |" in (tmp_path / "report" / "report.md").read_text()
+
+
 # ---------------------------------------------------------------------- what the docs say
 def test_the_table_of_models_is_up_to_date() -> None:
     text = (ROOT / "docs" / "baselines.md").read_text()

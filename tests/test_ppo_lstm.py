@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import inspect
 import itertools
 import json
@@ -29,7 +28,8 @@ from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.distributed import DistContext, choose_gpu, join_processes
 from mikasa_robo.baselines.distributions import Categoricals
 from mikasa_robo.baselines.encoder import Encoder
-from mikasa_robo.baselines.environments import GymnasiumVectorEnv, StaggeredEpisodes, make_gymnasium_env
+from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv, StaggeredEpisodes
+from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.baselines.evaluation import evaluate
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.networks import NetworkPolicy, RecurrentActorCritic
@@ -38,6 +38,7 @@ from mikasa_robo.baselines.presets import PRESETS, choose_preset
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
+from mikasa_robo.tools.plot import read_progress
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
@@ -483,12 +484,10 @@ def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path:
         one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():
             torch.testing.assert_close(two[name], value, atol=1e-5, rtol=1e-5, msg=lambda m: f"{algorithm} {name}: {m}")  # noqa: B023
-        with (tmp_path / "two" / algorithm / "progress.csv").open() as file:
-            rows = list(csv.DictReader(file))
+        rows, others = (read_progress(tmp_path / name / algorithm) for name in ("two", "one"))
         assert [float(row["step"]) for row in rows] == [48.0, 96.0], "one process writes"
-        with (tmp_path / "one" / algorithm / "progress.csv").open() as file:
-            for row, other in zip(rows, csv.DictReader(file), strict=True):
-                assert float(row["loss/value"]) == pytest.approx(float(other["loss/value"]), rel=1e-4)
+        for row, other in zip(rows, others, strict=True):
+            assert float(row["loss/value"]) == pytest.approx(float(other["loss/value"]), rel=1e-4)
 
 
 # ---------------------------------------------------------------------- learning

@@ -1,6 +1,5 @@
 """PPO-MLP: its arithmetic, its files, and that it learns, mostly on a small task without a simulator."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -20,7 +19,7 @@ from mikasa_robo.baselines import ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint, save_policy
 from mikasa_robo.baselines.encoder import ObservationNormalizer
-from mikasa_robo.baselines.environments import ContinueAfterSuccess, StaggeredEpisodes
+from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, StaggeredEpisodes
 from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
@@ -28,6 +27,7 @@ from mikasa_robo.baselines.ppo_mlp import Args, ArgumentError, train
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.plot import main as plot_main
+from mikasa_robo.tools.plot import read_progress
 
 CPU = torch.device("cpu")
 
@@ -291,8 +291,7 @@ def test_training_solves_a_small_task_and_fills_its_folder(tmp_path: Path) -> No
     assert result["training_steps"] == 16_000
     assert result["final"]["success_low"] < result["final"]["success_once"] <= result["final"]["success_high"]
     assert result["versions"]["torch"] == torch.__version__
-    with (run_dir / "progress.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_progress(run_dir)
     assert [int(float(row["step"])) for row in rows] == list(range(320, 16_001, 320))
     evaluated = [row for row in rows if row["eval/success_once"]]
     assert len(evaluated) == 4
@@ -431,7 +430,7 @@ def test_exploration_narrows_under_its_bound(tmp_path: Path) -> None:
 
     def stds(name: str, **more: Any) -> list[float]:
         train(small(run_dir=tmp_path / name, **changes, **more), ReachEnv)
-        return [float(row["loss/action_std"]) for row in csv.DictReader((tmp_path / name / "progress.csv").open())]
+        return [float(row["loss/action_std"]) for row in read_progress(tmp_path / name)]
 
     narrowed = stds("narrowed", init_log_std=0.0, final_log_std=-2.0)
     assert narrowed == pytest.approx([math.exp(-2.0 * k / 10) for k in range(10)], rel=1e-3)
@@ -523,8 +522,7 @@ def test_a_large_batch_is_evaluated_and_saved_each_time_so_many_steps_have_passe
         "--eval-every 10000 --checkpoint-every 40000 --keep-checkpoints 99"
     )
     assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0
-    with (run_dir / "progress.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_progress(run_dir)
     batch = 2048 * 8
     assert [int(float(row["step"])) for row in rows] == [batch * k for k in range(1, 7)]
     # 10,000 and 40,000 steps: at the first update that has them, then at the first that has the next multiple
@@ -544,8 +542,7 @@ def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
     assert result["env_id"] == "RememberColor3-v0"
     assert result["training_steps"] == 256
     assert 1 <= result["final"]["length"] <= 60
-    with (run_dir / "progress.csv").open() as file:
-        (row,) = csv.DictReader(file)
+    (row,) = read_progress(run_dir)
     assert 0.0 <= float(row["eval/success_once"]) <= 1.0
     assert any(name.startswith("reward/") for name in row)
     assert load_network(run_dir / "checkpoint.pt").action.dim == 8
@@ -560,7 +557,6 @@ def test_a_robot_task_is_learnt(tmp_path: Path) -> None:
         "--torch-threads 1"
     )
     assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0
-    with (run_dir / "progress.csv").open() as file:
-        returns = [float(row["train/return"]) for row in csv.DictReader(file) if row["train/return"]]
+    returns = [float(row["train/return"]) for row in read_progress(run_dir) if row["train/return"]]
     assert returns[-1] > 3 * returns[0] > 0
     assert json.loads((run_dir / "final_eval.json").read_text())["final"]["success_once"] >= 0.6

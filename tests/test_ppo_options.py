@@ -18,7 +18,7 @@ from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_po
 from mikasa_robo.baselines.critics import CRITIC_STATE, ValueScale, last_layer
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.distributed import DistContext
-from mikasa_robo.baselines.environments import ShowStateToCritic
+from mikasa_robo.baselines.env_wrappers import ShowStateToCritic
 from mikasa_robo.baselines.networks import RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs, adapt_learning_rate, apply_gradients, part_loss, value_loss
 from mikasa_robo.baselines.protocol import Setup

@@ -21,12 +21,12 @@ import torch
 from sim_helpers import ROOT
 from task_helpers import one_id_per_mechanic
 from tqdm import tqdm
+from train_helpers import assert_same_policy, break_off
 
 from mikasa_robo.baselines import environments, ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.checkpoints import (
     CheckpointError,
     Checkpoints,
-    read_policy,
     save_checkpoint,
     write_atomically,
 )
@@ -87,9 +87,7 @@ def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> 
     kill_after(11, "ppo_lstm", ["--resume", str(killed)], killed)  # and once more
     assert ppo_lstm.main(["--resume", str(killed)]) == 0
 
-    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, killed))
-    for name, value in one["state_dict"].items():
-        assert torch.equal(two["state_dict"][name], value), name
+    assert_same_policy(whole, killed)
     last, other = (Checkpoints.load_newest(path) for path in (whole, killed))
     assert torch.equal(last["generator"], other["generator"])
     for i, moments in last["algorithm_state"]["optimizer"]["state"].items():
@@ -108,37 +106,24 @@ def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> 
 TIMES = ("wall_time_s", "steps_per_second", "rollout_s", "update_s", "other_s")
 
 
-def interrupted(tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch, updates: int = 7) -> Path:
+def interrupted(tmp_path: Path, module: Any, updates: int = 7) -> Path:
     """The folder of a run that broke off in this process."""
-    update, done = module.update, []
-
-    def breaks(*args: Any) -> Any:
-        done.append(1)
-        if len(done) > updates:
-            raise RuntimeError("the power went out")
-        return update(*args)
-
     run_dir = tmp_path / "run"
     sizes = SIZES[module.__name__.rpartition(".")[2]]
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "update", breaks)
-        with pytest.raises(RuntimeError, match="power"):
-            module.main([*ARGV, *sizes, "--run-dir", str(run_dir)])
+    break_off(lambda: module.main([*ARGV, *sizes, "--run-dir", str(run_dir)]), module, "update", updates)
     return run_dir
 
 
-def test_ppo_mlp_resumes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_mlp_resumes_too(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert ppo_mlp.main([*ARGV, *SIZES["ppo_mlp"], "--run-dir", str(whole)]) == 0
-    broken = interrupted(tmp_path, ppo_mlp, monkeypatch)
+    broken = interrupted(tmp_path, ppo_mlp)
     assert [path.name for path in sorted(broken.glob("resume-*"))] == [
         "resume-000000000192.pt",
         "resume-000000000384.pt",
     ]
     assert ppo_mlp.main(["--resume", str(broken)]) == 0
-    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, broken))
-    for name, value in one["state_dict"].items():
-        assert torch.equal(two["state_dict"][name], value), name
+    assert_same_policy(whole, broken)
     assert (broken / "best.pt").exists()
 
 
@@ -147,10 +132,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_cannot_go_on_says_why_and_touches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir = interrupted(tmp_path, ppo_lstm, monkeypatch)
+def test_what_cannot_go_on_says_why_and_touches_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = interrupted(tmp_path, ppo_lstm)
     before = contents(run_dir)
 
     def refused(module: Any, *argv: str) -> str:
@@ -175,7 +158,7 @@ def test_what_cannot_go_on_says_why_and_touches_nothing(
 def test_a_folder_in_which_a_process_trains_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = interrupted(tmp_path, ppo_mlp, monkeypatch)
+    run_dir = interrupted(tmp_path, ppo_mlp)
     before = contents(run_dir)
     hold = (
         "import sys, time; from pathlib import Path; from mikasa_robo.baselines.loggers import sole_writer\n"
@@ -209,7 +192,7 @@ def test_a_run_keeps_its_folder_until_its_last_file_is_written(
         written.append(path.name)
         write_atomically(path, data)
 
-    run_dir = interrupted(tmp_path, ppo_mlp, monkeypatch) if resumed else tmp_path / "run"
+    run_dir = interrupted(tmp_path, ppo_mlp) if resumed else tmp_path / "run"
     monkeypatch.setattr(training, "write_atomically", write)
     argv = ["--resume", str(run_dir)] if resumed else [*ARGV, *SIZES["ppo_mlp"], "--run-dir", str(run_dir)]
     assert ppo_mlp.main(argv) == 0
@@ -272,8 +255,7 @@ def test_a_full_disk_ends_the_run_with_its_checkpoints_intact(
     assert "--resume" in message
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".")], "no half-written file is left"
     assert ppo_lstm.main(["--resume", str(run_dir)]) == 0
-    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, run_dir))
-    assert all(torch.equal(two["state_dict"][name], value) for name, value in one["state_dict"].items())
+    assert_same_policy(whole, run_dir)
 
 
 def test_a_full_disk_met_by_the_learning_curve_is_one_line_too(
@@ -349,6 +331,4 @@ def test_a_robot_task_resumes_to_the_bit(env_id: str, tmp_path: Path) -> None:
     kill_fork_after(updates + 1, [*argv, "--run-dir", str(killed)], killed)
     assert not (killed / "final_eval.json").exists()
     assert ppo_mlp.main(["--resume", str(killed)]) == 0
-    one, two = (read_policy(path / "checkpoint.pt") for path in (whole, killed))
-    for name, value in one["state_dict"].items():
-        assert torch.equal(two["state_dict"][name], value), name
+    assert_same_policy(whole, killed)

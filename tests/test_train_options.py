@@ -1,7 +1,6 @@
 """``--env-kwargs`` and ``--init-from`` of ``mikasa train``: what they do, and how they refuse what cannot work."""
 
 import copy
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +15,7 @@ from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.tools import evaluate, report
+from mikasa_robo.tools.plot import read_progress
 
 SHORT = [
     "--num-envs",
@@ -85,8 +85,7 @@ def test_only_training_has_the_arguments_of_a_curriculum(tmp_path: Path) -> None
     assert final["final"]["length"] == 3
     assert final["args"]["env_kwargs"] == ["corridor_length=2"]
     assert final["args"]["train_env_kwargs"] == ["corridor_length=4"]
-    with (run / "progress.csv").open() as file:
-        lengths = [float(row["train/length"]) for row in csv.DictReader(file) if row["train/length"]]
+    lengths = [float(row["train/length"]) for row in read_progress(run) if row["train/length"]]
     assert lengths
     assert set(lengths) == {5.0}, "training plays the longer corridor"
     assert train(ppo_mlp, tmp_path / "plain", *MAZE, "--env-kwargs", "corridor_length=2") == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import itertools
 import shlex
@@ -12,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from sim_helpers import ROOT
+from train_helpers import break_off
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.checkpoints import Checkpoints, load_checkpoint, save_checkpoint
 from mikasa_robo.baselines.environments import UNKNOWN_HORIZON
 from mikasa_robo.baselines.evaluation import EvaluationPlan, plan_evaluations
+from mikasa_robo.tools.plot import read_progress
 
 # 12 updates of 64 steps, a checkpoint after each second one
 ARGV = shlex.split(
@@ -80,25 +81,10 @@ def test_evaluations_fit_their_share_of_the_steps_unless_the_user_chooses(
     assert plan_evaluations(args, horizon) == plan
 
 
-def rows_of(run_dir: Path) -> list[dict[str, str]]:
-    with (run_dir / "progress.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def interrupted(module: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> dict[str, Any]:
+def interrupted(module: Any, run_dir: Path, *more: str) -> dict[str, Any]:
     """A run that breaks off in update 8; returns its newest checkpoint, that of update 6."""
-    update, done = module.update, []
-
-    def breaks(*args: Any) -> Any:
-        done.append(1)
-        if len(done) == 8:
-            raise RuntimeError("the power went out")
-        return update(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "update", breaks)
-        with pytest.raises(RuntimeError, match="power"):
-            module.main([*ARGV, *SIZES[module], "--run-dir", str(run_dir), *more])
+    words = [*ARGV, *SIZES[module], "--run-dir", str(run_dir), *more]
+    break_off(lambda: module.main(words), module, "update", 7)
     saved = Checkpoints.load_newest(run_dir)
     assert saved["step"] == 6 * 64
     return saved
@@ -109,7 +95,7 @@ def test_a_resumed_run_continues_with_all_that_was_learnt(
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
-    saved = interrupted(module, run_dir, monkeypatch, "--eval-every", "64")
+    saved = interrupted(module, run_dir, "--eval-every", "64")
     seen: list[dict[str, Any]] = []
     algorithm = module.PPOLSTM if module is ppo_lstm else module.PPOMLP
     rollout = algorithm.rollout
@@ -132,7 +118,7 @@ def test_a_resumed_run_continues_with_all_that_was_learnt(
     assert torch.equal(start["generator"], saved["generator"])
     assert start["episodes"] == saved["episodes"]
     assert start["lr"] == pytest.approx(3e-4 * 0.5)
-    rows = rows_of(run_dir)
+    rows = read_progress(run_dir)
     assert [int(float(row["step"])) for row in rows] == list(range(64, 769, 64))
     best = max(float(row["eval/success_once"]) for row in rows)
     final = load_checkpoint(run_dir / "resume-000000000768.pt", "mikasa/run/2")
@@ -140,21 +126,21 @@ def test_a_resumed_run_continues_with_all_that_was_learnt(
     assert final["updates"] == 12
 
 
-def test_a_checkpoint_of_an_earlier_version_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_an_earlier_version_can_be_resumed(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    saved = interrupted(ppo_mlp, run_dir, monkeypatch)
+    saved = interrupted(ppo_mlp, run_dir)
     del saved["args"]["exact_resume"]  # its runs were exact, and had numbers for what is chosen by default now
     saved["args"] |= {"eval_every": 256, "eval_episodes": 4}
     save_checkpoint(run_dir / "resume-000000000384.pt", saved)
     assert ppo_mlp.main(["--resume", str(run_dir)]) == 0
-    evaluated = [int(float(row["step"])) for row in rows_of(run_dir) if row["eval/return"]]
+    evaluated = [int(float(row["step"])) for row in read_progress(run_dir) if row["eval/return"]]
     assert evaluated == [512, 768]
 
 
 def test_the_speed_of_a_run_is_over_its_whole_wall_time(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     assert ppo_mlp.main([*ARGV, *SIZES[ppo_mlp], "--eval-every", "64", "--run-dir", str(run_dir)]) == 0
-    rows = [{name: float(value or "nan") for name, value in row.items()} for row in rows_of(run_dir)]
+    rows = [{name: float(value or "nan") for name, value in row.items()} for row in read_progress(run_dir)]
     for row in rows:
         assert row["steps_per_second"] == pytest.approx(row["step"] / row["wall_time_s"])
     for before, row in itertools.pairwise(rows):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import multiprocessing
 import os
@@ -22,15 +21,16 @@ import pytest
 import torch
 from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 from task_helpers import Env, Record, compare, flatten, random_actions, step
+from train_helpers import assert_same_policy
 
 import mikasa_robo
 from benchmarks.sim_speed import Orders, Split, outlook, predict
-from mikasa_robo.baselines.checkpoints import read_policy
 from mikasa_robo.baselines.command import main as train
 from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.tasks.remember_color import RememberColor
 from mikasa_robo.tools import evaluate
 from mikasa_robo.tools.env_ids import OptionError
+from mikasa_robo.tools.plot import read_progress
 from mikasa_robo.vector import TaskVectorEnv
 from mikasa_robo.workers.env import WorkerEnv, WorkerError
 from mikasa_robo.workers.pool import WorkerPool
@@ -269,15 +269,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_training_in_workers_gives_the_same_policy(runs: tuple[Path, Path]) -> None:
     """Rollouts of a dict of observations, with episodes that end and are reset in part, and evaluations."""
-    policies = [read_policy(folder / "checkpoint.pt", torch.device("cpu")) for folder in runs]
-    states = [policy["state_dict"] for policy in policies]
-    assert states[0].keys() == states[1].keys()
-    for name, tensor in states[0].items():
-        assert torch.equal(tensor, states[1][name]), name
-    tables = []
-    for folder in runs:
-        with (folder / "progress.csv").open(newline="") as file:
-            tables.append(list(csv.DictReader(file)))
+    assert_same_policy(*runs)
+    tables = [read_progress(folder) for folder in runs]
     assert len(tables[0]) == 2
     assert any(row.get("train/return") for row in tables[0]), "no episode has ended"
     for row, other in zip(*tables, strict=True):
@@ -373,17 +366,6 @@ def test_make_vec_still_works_and_names_its_replacement(monkeypatch: pytest.Monk
 
 
 # ---------------------------------------------------------------------- ends
-def test_close_leaves_nothing_and_whatever_is_called_then_says_so() -> None:
-    env = make_workers(1, 1)
-    processes = worker_processes(env)
-    env.close()
-    assert_gone(processes)
-    env.close()
-    for call in (env.reset, env.get_obs, env.render, env.get_state_dict, lambda: env.step(None)):
-        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
-            call()
-
-
 class Breaks(RememberColor):
     """Raises after three steps in the worker that has the environment of seed 1 only, and while made if told so."""
 
@@ -519,6 +501,18 @@ def test_workers_end_by_themselves_when_the_main_process_is_killed() -> None:
             main.kill()
     with contextlib.suppress(psutil.NoSuchProcess):
         assert_gone(processes)
+
+
+def test_close_leaves_nothing_and_whatever_is_called_then_says_so(pair: Pair) -> None:
+    """The last test of the pair: a worker takes seconds to start, so this one closes the workers that all have used."""
+    env, _ = pair
+    processes = worker_processes(env)
+    env.close()
+    assert_gone(processes)
+    env.close()
+    for call in (env.reset, env.get_obs, env.render, env.get_state_dict, lambda: env.step(None)):
+        with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
+            call()
 
 
 # ---------------------------------------------------------------------- pictures

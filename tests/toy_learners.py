@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from mikasa_robo.baselines.arguments import CommonArgs
-from mikasa_robo.baselines.networks import FeedForwardPolicyNetwork, NetworkPolicy, PolicyNetwork, make_network
+from mikasa_robo.baselines.networks import FeedForwardPolicyNetwork, NetworkPolicy, make_network
+from mikasa_robo.baselines.policy_network import PolicyNetwork
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.registry import register_algorithm, register_network
 from mikasa_robo.baselines.spaces import map_tensors, stack_tensors

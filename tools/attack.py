@@ -304,10 +304,11 @@ def run_training(args: CommonArgs, command: Sequence[str]) -> dict[str, Any]:
 
 def _measure(attack: Attack, args: Args, command: Sequence[str]) -> Row:
     """Train and evaluate an attacker."""
+    from mikasa_robo.baselines.loggers import short_revision
+
     result = run_training(training_args(attack, args, _new_folder(args.out, _name(attack))), command)
     final = result["final"]
     episodes = int(final["episodes"])
-    git = result.get("git") or {}
     return Row(
         **dataclasses.asdict(attack),
         trained=int(result["training_steps"]),
@@ -318,7 +319,7 @@ def _measure(attack: Attack, args: Args, command: Sequence[str]) -> Row:
         failures=round(final["fail_once"] * episodes),
         first_seed=int(final["first_seed"]),
         version=mikasa_robo.__version__,
-        commit=_commit(git),
+        commit=short_revision(result.get("git")),
         seconds=float(result["wall_time_s"]),
     )
 
@@ -330,12 +331,6 @@ def _new_folder(out: Path, name: str) -> Path:
         number += 1
         folder = out / f"{name}__attempt-{number}"
     return folder
-
-
-def _commit(git: Mapping[str, Any]) -> str:
-    """The first digits of the commit, "+" where files had been changed; "-" in an installed copy."""
-    commit = str(git.get("revision", "-"))[:9]
-    return commit + ("+" if git.get("dirty") else "")
 
 
 def _result(row: Row, references: Mapping[str, tuple[int, int]]) -> str:

@@ -18,7 +18,8 @@ import mikasa_robo
 import mikasa_suite
 from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.command import env_factory
-from mikasa_robo.baselines.environments import GymnasiumVectorEnv, choose_obs_mode, is_robot_task
+from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
+from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task
 from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds, torch_threads
 from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.spaces import ActionLayout

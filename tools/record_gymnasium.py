@@ -13,7 +13,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from mikasa_robo.baselines.environments import UNKNOWN_HORIZON, GymnasiumVectorEnv
+from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
+from mikasa_robo.baselines.environments import UNKNOWN_HORIZON
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.utils.wrappers.text import write_lines

@@ -183,7 +183,7 @@ def _task(env_id: Any, args: dict[str, Any]) -> str:
 def _agent(algorithm: Any, args: dict[str, Any]) -> str:
     """The name of the variant, or else the algorithm and its memory; then what it began with or had besides."""
     memory, name = args.get("memory"), str(algorithm)
-    if isinstance(memory, str) and (algorithm, memory) != ("ppo-lstm", "lstm"):
+    if isinstance(memory, str) and (algorithm, memory) not in (("ppo-lstm", "lstm"), ("ppo-mlp", "none")):
         own = " ".join(sorted(map(str, args.get("memory_kwargs") or ())))
         name = f"{algorithm} {memory} {own}".strip()
     if isinstance(variant := args.get("variant"), str):

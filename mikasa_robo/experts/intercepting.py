@@ -67,7 +67,7 @@ class InterceptSkill(Skill):
     def __init__(self, task: MemoryEnv[Any]) -> None:
         super().__init__(task)
         ball = cast(RollingBallTask[Any], task)
-        self._ranges = ball.drift_range, ball.speed_range, ball.start_x_range, ball.start_y_range
+        self._ranges = ball.roll_ranges
         self._hidden = ball.blank_steps > 0
         self._blank_end = (BLANK_START + ball.blank_steps) / task.control_freq
         self.size = self.draws = 4 if self._hidden else 2

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium as gym
@@ -17,7 +16,6 @@ import sapien.physx as physx
 import sapien.render
 import torch
 from gymnasium.error import ResetNeeded
-from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.utils.system.backend import BackendInfo
 from torch import Tensor
@@ -28,30 +26,30 @@ from mikasa_robo.checks import one_of, positive_int
 
 from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .call_arguments import checked_action
-from .controllers import SavedControllers, controller_tensors, leaf_controllers, single_agents
-from .draw_pool import default_processes
-from .kinematics import BatchedCpuKinematics
-from .make_arguments import CAMERA_ARGUMENTS, OPTIONAL, check_arguments, check_cameras, check_num_envs
+from .controllers import (
+    DrivenRobots,
+    SavedControllers,
+    batch_kinematics,
+    controller_tensors,
+    find_driven_robots,
+    single_agents,
+)
+from .make_arguments import (
+    CAMERA_ARGUMENTS,
+    OPTIONAL,
+    check_arguments,
+    check_cameras,
+    check_num_envs,
+    checked_render_workers,
+    choose_render_backend,
+)
 from .materials import undrawn_materials
-from .render import refuse_fork, require_rendering
 from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
 
 DEBUG_VARIABLE = "MIKASA_SIM_DEBUG"
 RobotVisuals = Literal["auto", "stock", "low_poly"]
-
-
-@dataclass(frozen=True)
-class _DrivenRobots:
-    """Facts about the robots that every control step needs, looked up once for a control mode."""
-
-    modes: list[str]
-    """The control mode of each robot. The other fields hold as long as it is the same."""
-    rows: np.ndarray
-    """Rows of the articulations whose drive targets a controller sets."""
-    targets_move: bool
-    """Whether a controller moves its targets within a control step."""
 
 
 class BatchedSimMixin(BaseEnv):
@@ -117,7 +115,7 @@ class BatchedSimMixin(BaseEnv):
             },
         )
         num_envs = positive_int("num_envs", num_envs)
-        self._driven: _DrivenRobots | None = None
+        self._driven: DrivenRobots | None = None
         self._kept_controllers: tuple[Tensor, SavedControllers] | None = None
         self._sim_threads = default_threads() if sim_threads is None else positive_int("sim_threads", sim_threads)
         self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
@@ -134,24 +132,14 @@ class BatchedSimMixin(BaseEnv):
                 "parallel_in_single_scene=True draws nothing in batched CPU simulation: use sim_backend='physx_cuda', or "
                 "render_mode=None with obs_mode='state' or 'state_dict'"
             )
-        if render_backend == "auto":
-            render_backend = ("gpu" if torch.cuda.is_available() else "cpu") if wants_pictures else "none"
-        if wants_pictures:
-            asked = f"render_mode={render_mode!r}" if render_mode is not None else f"obs_mode={obs_mode!r}"
-            if render_backend in (None, "none"):
-                raise ValueError(
-                    f"{asked} needs pictures: render_backend={render_backend!r} turns them off; use 'auto'"
-                )
-            if not torch.cuda.is_available():
-                require_rendering(asked)
-            refuse_fork(asked)
+        render_backend = choose_render_backend(render_backend, obs_mode, render_mode, wants_pictures)
         cpu_draws = self._batched_cpu and self._observes_pictures and render_backend in ("cpu", "sapien_cpu")
-        self._render_workers = _checked_render_workers(render_workers, num_envs, self._sim_threads, cpu_draws)
+        self._render_workers = checked_render_workers(render_workers, num_envs, self._sim_threads, cpu_draws)
         super().__init__(
             *args,
             num_envs=num_envs,
             sim_backend="physx_cpu" if self._batched_cpu else sim_backend,
-            render_backend="none" if render_backend is None else render_backend,
+            render_backend=render_backend,
             obs_mode=obs_mode,
             render_mode=render_mode,
             parallel_in_single_scene=parallel_in_single_scene,
@@ -232,34 +220,11 @@ class BatchedSimMixin(BaseEnv):
         if self._batched_cpu:
             for agent in single_agents(self.agent):
                 agent.set_control_mode = functools.partial(self._set_control_mode, agent, agent.set_control_mode)
-                self._batch_kinematics(agent)
+                batch_kinematics(agent)
 
     def _set_control_mode(self, agent: Any, original: Any, control_mode: str | None = None) -> None:
         original(control_mode)
-        self._batch_kinematics(agent)
-
-    @staticmethod
-    def _batch_kinematics(agent: Any) -> None:
-        """Replaces the kinematics of new controllers. ManiSkill makes controllers when their mode is first chosen."""
-        for controller in leaf_controllers(agent.controllers.values()):
-            if isinstance(controller, PDEEPosController) and not isinstance(
-                controller.kinematics, BatchedCpuKinematics
-            ):
-                controller.kinematics = BatchedCpuKinematics(controller)
-
-    def _find_driven_robots(self) -> None:
-        """Looks up what `_DrivenRobots` holds, if a control mode is new."""
-        modes = [agent.control_mode for agent in single_agents(self.agent)]
-        if self._driven is not None and self._driven.modes == modes:
-            return
-        rows: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-        interpolates = False
-        for agent in single_agents(self.agent):
-            controllers = leaf_controllers([agent.controller])
-            if any(c.sets_target_qpos or c.sets_target_qvel for c in controllers):
-                rows.append(agent.robot._data_index.numpy().astype(np.int64))
-            interpolates |= any(getattr(c.config, "interpolate", False) for c in controllers)
-        self._driven = _DrivenRobots(modes, np.concatenate(rows), interpolates)
+        batch_kinematics(agent)
 
     def _push_targets(self) -> None:
         assert self._driven is not None
@@ -270,7 +235,7 @@ class BatchedSimMixin(BaseEnv):
     def _before_control_step(self) -> None:
         # BaseEnv applies drive targets only if the simulation device is CUDA
         if self._batched_cpu:
-            self._find_driven_robots()
+            self._driven = find_driven_robots(self.agent, self._driven)
             self._push_targets()
         super()._before_control_step()
 
@@ -426,26 +391,6 @@ class BatchedSimMixin(BaseEnv):
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("this environment was closed: make a new one to go on")
-
-
-def _checked_render_workers(asked: int | None, num_envs: int, threads: int, cpu_draws: bool) -> int:
-    """How many processes draw; 0: this one. Raises ValueError for a number that cannot be used."""
-    if asked is None:
-        return default_processes(num_envs, threads) if cpu_draws else 0
-    if asked == 0:
-        return 0
-    asked = positive_int("render_workers", asked)
-    if asked > num_envs:
-        raise ValueError(
-            f"render_workers={asked} is more than num_envs={num_envs}: each draws at least one environment; "
-            f"use render_workers={num_envs} or less"
-        )
-    if not cpu_draws:
-        raise ValueError(
-            f"render_workers={asked} is for images in observations that the CPU draws in batched CPU simulation: use "
-            "obs_mode='rgb', sim_backend='physx_cpu', render_backend='cpu' and num_envs > 1, or leave it out"
-        )
-    return asked
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import dacite
 import sapien
+import torch
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.render import PREBUILT_SHADER_CONFIGS
 from mani_skill.utils import common
@@ -16,7 +17,17 @@ from mani_skill.utils.structs.types import SimConfig
 
 from mikasa_robo.checks import boolean, number, one_of, positive_int, whole_number
 
-__all__ = ["MOST_ENVS", "check_arguments", "check_cameras", "check_num_envs"]
+from .draw_pool import default_processes
+from .render import refuse_fork, require_rendering
+
+__all__ = [
+    "MOST_ENVS",
+    "check_arguments",
+    "check_cameras",
+    "check_num_envs",
+    "checked_render_workers",
+    "choose_render_backend",
+]
 
 MOST_ENVS = 65_536
 """Largest ``num_envs``."""
@@ -138,3 +149,48 @@ def _check_sim_config(task: BaseEnv, value: Any) -> None:
     whole_number("sim_config['scene_config']['solver_position_iterations']", scene.solver_position_iterations, 1, 255)
     whole_number("sim_config['scene_config']['solver_velocity_iterations']", scene.solver_velocity_iterations, 0, 255)
     whole_number("sim_config['scene_config']['cpu_workers']", scene.cpu_workers, 0, MOST_THREADS)
+
+
+def choose_render_backend(asked: str | None, obs_mode: str | None, render_mode: str | None, wanted: bool) -> str:
+    """ManiSkill's name of the render backend.
+
+    Args:
+        asked: the argument ``render_backend``; "auto" draws only where pictures are wanted.
+        obs_mode, render_mode: the arguments, for the messages.
+        wanted: whether one of them needs pictures.
+
+    Raises:
+        RenderingUnavailableError: SAPIEN cannot draw here.
+        RuntimeError: this process is a fork of one that draws already.
+        ValueError: ``asked`` turns off what is wanted.
+    """
+    if asked == "auto":
+        asked = ("gpu" if torch.cuda.is_available() else "cpu") if wanted else "none"
+    if wanted:
+        what = f"render_mode={render_mode!r}" if render_mode is not None else f"obs_mode={obs_mode!r}"
+        if asked in (None, "none"):
+            raise ValueError(f"{what} needs pictures: render_backend={asked!r} turns them off; use 'auto'")
+        if not torch.cuda.is_available():
+            require_rendering(what)
+        refuse_fork(what)
+    return "none" if asked is None else asked
+
+
+def checked_render_workers(asked: int | None, num_envs: int, threads: int, cpu_draws: bool) -> int:
+    """How many processes draw; 0: this one. Raises ValueError for a number that cannot be used."""
+    if asked is None:
+        return default_processes(num_envs, threads) if cpu_draws else 0
+    if asked == 0:
+        return 0
+    asked = positive_int("render_workers", asked)
+    if asked > num_envs:
+        raise ValueError(
+            f"render_workers={asked} is more than num_envs={num_envs}: each draws at least one environment; "
+            f"use render_workers={num_envs} or less"
+        )
+    if not cpu_draws:
+        raise ValueError(
+            f"render_workers={asked} is for images in observations that the CPU draws in batched CPU simulation: use "
+            "obs_mode='rgb', sim_backend='physx_cpu', render_backend='cpu' and num_envs > 1, or leave it out"
+        )
+    return asked

@@ -16,11 +16,9 @@ from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms, between
 
 from .rolling_ball import (
-    DRIFT,
-    START_X,
-    START_Y,
     RollingBallTask,
     RollingState,
+    RollRanges,
     at_hand,
     ball_speed,
     distance_to_way,
@@ -41,15 +39,9 @@ class InterceptState(RollingState):
     goal: Tensor  # (N, 2) m, x and y of the disc's centre
 
 
-def sample_ball_and_goal(
-    u: Uniforms,
-    speeds: tuple[float, float],
-    drift: tuple[float, float] = DRIFT,
-    start_x: tuple[float, float] = START_X,
-    start_y: tuple[float, float] = START_Y,
-) -> InterceptState:
+def sample_ball_and_goal(u: Uniforms, ranges: RollRanges) -> InterceptState:
     """Draw the ball and the disc's y. Takes 5 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift, start_x, start_y)
+    start, velocity = sample_roll(u, ranges)
     goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
     return InterceptState(
         start=start.to(torch.float32), velocity=velocity.to(torch.float32), goal=goal.to(torch.float32)
@@ -91,7 +83,7 @@ class Intercept(RollingBallTask[InterceptState]):
         return [self.build_rolling_ball(), disc]
 
     def sample(self, u: Uniforms) -> InterceptState:
-        return sample_ball_and_goal(u, self.speed_range, self.drift_range, self.start_x_range, self.start_y_range)
+        return sample_ball_and_goal(u, self.roll_ranges)
 
     def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         on_view, ball = super().layout(s, elapsed)

@@ -16,11 +16,9 @@ from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.tabletop import FINGERS
 
 from .rolling_ball import (
-    DRIFT,
-    START_X,
-    START_Y,
     RollingBallTask,
     RollingState,
+    RollRanges,
     at_hand,
     ball_speed,
     distance_to_way,
@@ -37,15 +35,9 @@ class InterceptGrabState(RollingState):
     grasped: Tensor  # (N,) bool, both fingers were on the ball in the last step
 
 
-def sample_ball(
-    u: Uniforms,
-    speeds: tuple[float, float],
-    drift: tuple[float, float] = DRIFT,
-    start_x: tuple[float, float] = START_X,
-    start_y: tuple[float, float] = START_Y,
-) -> InterceptGrabState:
+def sample_ball(u: Uniforms, ranges: RollRanges) -> InterceptGrabState:
     """Draw the ball. Takes 4 uniforms."""
-    start, velocity = sample_roll(u, speeds, drift, start_x, start_y)
+    start, velocity = sample_roll(u, ranges)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
 
@@ -79,7 +71,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         return [self.build_rolling_ball()]
 
     def sample(self, u: Uniforms) -> InterceptGrabState:
-        return sample_ball(u, self.speed_range, self.drift_range, self.start_x_range, self.start_y_range)
+        return sample_ball(u, self.roll_ranges)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
         s.grasped = touching[:, FINGERS, 0].all(dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from mani_skill.utils.structs import Actor
@@ -69,17 +69,20 @@ def start_y_range_of(start_y_range: Sequence[float] | None) -> tuple[float, floa
     return START_Y if start_y_range is None else number_range("start_y_range", start_y_range, *START_Y_LIMITS, unit="m")
 
 
-def sample_roll(
-    u: Uniforms,
-    speeds: tuple[float, float],
-    drift: tuple[float, float] = DRIFT,
-    start_x: tuple[float, float] = START_X,
-    start_y: tuple[float, float] = START_Y,
-) -> tuple[Tensor, Tensor]:
+class RollRanges(NamedTuple):
+    """From which ranges (low, high) an episode's ball is drawn. The defaults are the paper's, with a slow ball."""
+
+    drift: tuple[float, float] = DRIFT  # m/s along x
+    speed: tuple[float, float] = SPEEDS["slow"]  # m/s along y
+    start_x: tuple[float, float] = START_X  # m
+    start_y: tuple[float, float] = START_Y  # m
+
+
+def sample_roll(u: Uniforms, ranges: RollRanges) -> tuple[Tensor, Tensor]:
     """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms."""
     values = u.take(4)
-    x, y = between(values[:, 0], *start_x), between(values[:, 1], *start_y)
-    vx, vy = between(values[:, 2], *drift), between(values[:, 3], *speeds)
+    x, y = between(values[:, 0], *ranges.start_x), between(values[:, 1], *ranges.start_y)
+    vx, vy = between(values[:, 2], *ranges.drift), between(values[:, 3], *ranges.speed)
     return (
         torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
         torch.stack([vx, vy, torch.zeros_like(vx)], dim=1),
@@ -155,6 +158,11 @@ class RollingBallTask(MemoryEnv[S]):
             self.views_held = BLANK_START  # type: ignore[misc]
         self._image_layout: ObjectLayout | None = None
         super().__init__(*args, delay_steps=0, response_steps=0, **kwargs)
+
+    @property
+    def roll_ranges(self) -> RollRanges:
+        """What `sample_roll` draws from."""
+        return RollRanges(self.drift_range, self.speed_range, self.start_x_range, self.start_y_range)
 
     # ------------------------------------------------------------------ the ball and its image
     def build_rolling_ball(self) -> Actor:

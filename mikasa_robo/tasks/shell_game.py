@@ -19,7 +19,7 @@ from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
 from mikasa_robo.core.tabletop import FINGERS
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
-from mikasa_robo.tensors import constant
+from mikasa_robo.tensors import constant, length
 
 MUGS = 3
 SPACING = 0.2  # m between neighbouring mugs, along y
@@ -118,7 +118,7 @@ def covered(ball: Tensor, mugs: Tensor) -> Tensor:
     """(N, 3) bool: the ball's centre (N, 3) is inside each of the mugs at poses (N, 3, 7)."""
     q = mugs[..., 3:] * constant((1.0, -1.0, -1.0, -1.0), mugs.dtype, mugs.device)  # the inverse rotation
     local = quaternion_apply(q, ball[:, None] - mugs[..., :3])
-    return (torch.linalg.norm(local[..., :2], dim=-1) < MUG_RADIUS) & (local[..., 2].abs() < MUG_HEIGHT / 2)
+    return (length(local[..., :2]) < MUG_RADIUS) & (local[..., 2].abs() < MUG_HEIGHT / 2)
 
 
 class ShellGame(MemoryEnv[ShellState]):
@@ -191,7 +191,7 @@ class ShellGame(MemoryEnv[ShellState]):
         uncovered = highest_rim_point(mugs[..., :7]) > UNCOVERED
         misplaced = uncovered
         if self.mode != "touch":
-            misplaced = uncovered | (torch.linalg.norm(mugs[..., :2] - s.places, dim=-1) > MOVED)
+            misplaced = uncovered | (length(mugs[..., :2] - s.places) > MOVED)
         mistake = (misplaced & ~is_target).any(dim=1)
         if self.mode == "touch":
             mistake |= wrong_touch
@@ -226,7 +226,7 @@ class ShellGame(MemoryEnv[ShellState]):
 
     def _distance_to_zone_centre(self, s: ShellState, mug: Tensor) -> Tensor:
         """(N,) distance of a mug (N, ≥ 2) from the centre of the zone, m."""
-        return torch.linalg.norm(mug[:, :2] - self._zone_centre(s), dim=-1)
+        return length(mug[:, :2] - self._zone_centre(s))
 
     def _stands_in_zone(self, s: ShellState, mug: Tensor) -> Tensor:
         """(N,) bool: a mug (N, ≥ 7) stands on the table in the zone."""
