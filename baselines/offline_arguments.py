@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import tyro
 
-from .arguments import ArgumentError, CommonArgs, read_kwargs, require, world_size
-from .registry import get_memory
+from .arguments import ArgumentError, CommonArgs, require, world_size
+from .memory_arguments import MemoryArgs
 
 __all__ = ["DTArgs", "IQLArgs", "OfflineArgs", "RATEArgs", "SequenceArgs"]
 
@@ -153,15 +153,11 @@ class RATEArgs(SequenceArgs):
 
 
 @dataclass
-class IQLArgs(OfflineArgs):
-    """Train with implicit Q-learning on a dataset (Kostrikov et al., 2021), with a memory."""
+class IQLArgs(MemoryArgs, OfflineArgs):
+    """Train with implicit Q-learning on a dataset (Kostrikov et al., 2021). Policy and critic have a memory each, of one kind."""
 
     algorithm: ClassVar[str] = "iql"
 
-    memory: str = "gru"
-    """The memory of the policy, and likewise one of the critic: a name of `mikasa train bc --memory`."""
-    memory_kwargs: tuple[str, ...] = ()
-    """Options of the memory as NAME=VALUE; docs/baselines.md lists them."""
     bptt: int = 0
     """Gradients go back at most to the last multiple of this many steps. 0: through whole episodes."""
     gamma: float = 0.99
@@ -180,20 +176,9 @@ class IQLArgs(OfflineArgs):
         """Width of the memory."""
         return self.memory_size
 
-    @property
-    def run_name(self) -> str:
-        """The algorithm and its memory."""
-        return f"{self.algorithm}-{self.memory.rpartition(':')[2]}"
-
-    def read_memory_kwargs(self) -> dict[str, Any]:
-        """The arguments of ``--memory-kwargs``."""
-        return read_kwargs(self.memory_kwargs, "--memory-kwargs")
-
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
-        self.read_memory_kwargs()
-        get_memory(self.memory)
         require(self, "bptt", lambda value: value >= 0, "use the number of steps, or 0 for whole episodes")
         require(self, "gamma", lambda value: 0.0 <= value < 1.0, "use a value from 0 to less than 1")
         require(self, "expectile", lambda value: 0.0 < value < 1.0, "use a value between 0 and 1")
