@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, cached_property
 from pathlib import Path
@@ -162,7 +162,7 @@ class CpuTimes:
 
     def __init__(self) -> None:
         self.before = cpu_seconds()
-        self.of_file: Counter[str] = Counter()
+        self.of_file: dict[str, float] = defaultdict(float)
 
     def pytest_collection_finish(self) -> None:
         self.before = cpu_seconds()  # what the imports took counts for no file
@@ -179,7 +179,7 @@ class CpuTimes:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("CPU seconds of each file")
-        for name, seconds in self.of_file.most_common():
+        for name, seconds in sorted(self.of_file.items(), key=lambda one: -one[1]):
             terminalreporter.write_line(f"{seconds:8.1f}  {name}")
 
 
