@@ -154,7 +154,7 @@ class RATEArgs(SequenceArgs):
 
 @dataclass
 class IQLArgs(MemoryArgs, OfflineArgs):
-    """Train with implicit Q-learning on a dataset (Kostrikov et al., 2021). Policy and critic have a memory each, of one kind."""
+    """Train with implicit Q-learning on a dataset (Kostrikov et al., 2021). Policy and critic have a memory each."""
 
     algorithm: ClassVar[str] = "iql"
 

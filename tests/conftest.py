@@ -162,7 +162,7 @@ class CpuTimes:
 
     def __init__(self) -> None:
         self.before = cpu_seconds()
-        self.of_file: defaultdict[str, float] = defaultdict(float)
+        self.of_file: dict[str, float] = defaultdict(float)
 
     def pytest_collection_finish(self) -> None:
         self.before = cpu_seconds()  # what the imports took counts for no file
@@ -179,7 +179,7 @@ class CpuTimes:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("CPU seconds of each file")
-        for name, seconds in sorted(self.of_file.items(), key=lambda item: -item[1]):
+        for name, seconds in sorted(self.of_file.items(), key=lambda one: -one[1]):
             terminalreporter.write_line(f"{seconds:8.1f}  {name}")
 
 
