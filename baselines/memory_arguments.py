@@ -21,7 +21,8 @@ MemoryName: TypeAlias = Annotated[
 
 @dataclass
 class MemoryArgs(CommonArgs):
-    """What every algorithm with a choice of memories has. List it before the other base classes."""
+    """What every algorithm with a choice of memories has. List it after other base classes: its copies of
+    their fields' defaults would hide theirs."""
 
     memory: MemoryName = "gru"
     memory_kwargs: tuple[str, ...] = ()

@@ -153,7 +153,7 @@ class RATEArgs(SequenceArgs):
 
 
 @dataclass
-class IQLArgs(MemoryArgs, OfflineArgs):
+class IQLArgs(OfflineArgs, MemoryArgs):
     """Train with implicit Q-learning on a dataset (Kostrikov et al., 2021). Policy and critic have a memory each."""
 
     algorithm: ClassVar[str] = "iql"

@@ -145,7 +145,7 @@ class PPOMLPArgs(PPOArgs):
 
 
 @dataclass
-class RecurrentPPOArgs(MemoryArgs, PPOArgs):
+class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     """The arguments of PPO with a recurrent network."""
 
     default_obs: ClassVar[str] = "objects+joints"

@@ -1,6 +1,7 @@
 """``--env-kwargs`` and ``--init-from`` of ``mikasa train``: what they do, and how they refuse what cannot work."""
 
 import copy
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from mikasa_robo.baselines import ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
+from mikasa_robo.baselines.registry import ALGORITHMS
 from mikasa_robo.tools import evaluate, report
 from mikasa_robo.tools.plot import read_progress
 
@@ -236,3 +238,12 @@ def test_without_a_compiler_compiling_is_refused(
     assert train(ppo_mlp, tmp_path / "run", *MAZE, "--compile", "on") == 2
     assert "--compile on needs a C++ compiler" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_base_class_hides_a_default_of_another(algorithm: str) -> None:
+    """A dataclass repeats the fields of its bases, so the order of two bases can bring back a default that one changed."""
+    kind = ALGORITHMS[algorithm].load_args_type()
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            assert field.default == getattr(kind, field.name), field.name
