@@ -27,6 +27,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core import observations
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.phases import CUE, RESPONSE
+from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE, Policy
 from mikasa_robo.experts.registry import has_skill, make_skill
@@ -43,6 +44,7 @@ from .protocol import Setup
 from .spaces import Obs, map_tensors, stack_tensors
 
 __all__ = ["BC", "DAgger", "Imitation", "Labeler", "Rollout", "main", "train"]
+__getattr__ = deprecated_names(__name__, {"OracleReadout": f"{__package__}.readouts:OracleReadout"})
 
 
 class Labeler:

@@ -35,7 +35,16 @@ __all__ = [
     "reset_with",
 ]
 
-__getattr__ = deprecated_names(__name__, {"make_env": "make_training_env", "LONGEST": "UNKNOWN_HORIZON"})
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "make_env": "make_training_env",
+        "LONGEST": "UNKNOWN_HORIZON",
+        "ContinueAfterSuccess": f"{__package__}.env_wrappers:ContinueAfterSuccess",
+        "ShowStateToCritic": f"{__package__}.env_wrappers:ShowStateToCritic",
+        "StaggeredEpisodes": f"{__package__}.env_wrappers:StaggeredEpisodes",
+    },
+)
 
 UNKNOWN_HORIZON = 100_000
 """Upper bound of the length of an episode, in steps, where the environment does not say how long one is."""

@@ -382,7 +382,9 @@ def test_a_run_that_diverges_ends_with_the_fix(
     ("module", "old", "new"),
     [
         ("checkpoints", "load_recurrent_policy", "checkpoints.load_network"),
-        ("checkpoints", "Policy", "networks.PolicyNetwork"),
+        ("checkpoints", "Policy", "policy_network.PolicyNetwork"),
+        ("dagger", "OracleReadout", "readouts.OracleReadout"),
+        ("environments", "StaggeredEpisodes", "env_wrappers.StaggeredEpisodes"),
         ("checkpoints", "PPO_MLP", "checkpoints.PPO_MLP_1"),
         ("environments", "make_env", "environments.make_training_env"),
         ("environments", "LONGEST", "environments.UNKNOWN_HORIZON"),
