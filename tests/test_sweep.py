@@ -392,6 +392,17 @@ def test_a_bad_variant_is_refused(tmp_path: Path, old: str, new: str, message: s
     require_refused(VARIANTS, old, new, message, tmp_path / "sweep.toml")
 
 
+def test_an_option_may_hold_the_task(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'out = "runs"\ntasks = ["RememberColor3-v0", "TakeItBack-v0"]\nalgorithms = ["bc"]\nseeds = [1]\n'
+        '[options.bc]\ndataset = "data/{task}"\nenv_kwargs = ["arm=held"]\n'
+    )
+    runs = read_plan(file).runs
+    assert [run.options["dataset"] for run in runs] == ["data/RememberColor3-v0", "data/TakeItBack-v0"]
+    assert all(run.options["env_kwargs"] == ["arm=held"] for run in runs)
+
+
 def test_the_published_sweeps_can_be_run_again() -> None:
     folder = Path(__file__).parent.parent / "docs" / "results" / "robot-learning"
     plans = [read_plan(folder / f"{name}.toml") for name in ("colors", "shells")]

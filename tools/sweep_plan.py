@@ -178,12 +178,18 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
         agents.append((name, entry[words.algorithm], variant, {**options.get(name, {}), **entry.get("options", {})}))
     runs = []
     for task in tasks:
-        own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(split_env_id(task)[1], pattern)]
+        task_name = split_env_id(task)[1]
+        own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(task_name, pattern)]
         for name, algorithm, label, common in agents:
-            merged = {key: value for changes in (common, *own) for key, value in changes.items()}
+            merged = {key: _of_task(value, task_name) for changes in (common, *own) for key, value in changes.items()}
             words.check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
             runs += [PlannedRun(task, algorithm, seed, merged, cpus, label) for seed in seeds]
     return Plan(Path(content["out"]), tuple(runs), retries)
+
+
+def _of_task(value: Any, task: str) -> Any:
+    """An option of one task: "{task}" in a text is the task's ID."""
+    return value.replace("{task}", task) if isinstance(value, str) else value
 
 
 def _table(content: Mapping[str, Any], key: str, example: str) -> dict[str, Any]:
