@@ -23,7 +23,8 @@ from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.demonstrations import to_transitions
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.distributions import SquashedGaussian
-from mikasa_robo.baselines.environments import StaggeredEpisodes, make_gymnasium_env
+from mikasa_robo.baselines.env_wrappers import StaggeredEpisodes
+from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.replay import NEXT_OBS, OBS, ReplayBuffer, observation_of, sample_symmetric
