@@ -199,5 +199,6 @@ def test_the_sweep_over_data_names_the_data_of_each_task() -> None:
     assert content["tasks"] == [row.id for row in CATALOG.values() if row.paper]
     assert content["seeds"] == [1, 2, 3]
     assert {variant["algorithm"] for variant in content["variant"]} == {"bc", "dt", "rate", "iql"}
-    for task in content["tasks"]:
-        assert content["task_options"][task]["dataset"] == f"runs/offline/data/{task}"
+    runs = read_plan(HOME.parent / "offline" / "table.toml").runs
+    assert len(runs) == 32 * 6 * 3
+    assert all(run.options["dataset"] == f"runs/offline/data/{run.env_id}" for run in runs)
