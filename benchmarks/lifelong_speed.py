@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gymnasium as gym
 import numpy as np
 import tyro
-from tables import in_markdown, plain, write_csv, write_text
+from tables import publish
 
 import mikasa_lifelong  # noqa: F401  registers the mazes
 from mikasa_lifelong.nav import MAZES
@@ -120,11 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{platform.python_version()}, gymnasium {gym.__version__}, numpy {np.__version__}; best of {args.rounds} rounds of "
         f"{args.seconds:g} s."
     )
-    print(f"{told}\n\n{plain(rows)}")
-    if args.csv is not None:
-        write_csv(args.csv, rows)
-    if args.markdown is not None:
-        write_text(args.markdown, f"{told}\n\n{in_markdown(rows)}\n")
+    publish(told, rows, args.csv, args.markdown)
 
 
 if __name__ == "__main__":

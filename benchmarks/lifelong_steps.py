@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import tyro
-from tables import in_markdown, plain, write_csv, write_text
+from tables import publish
 
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.catalog import find_stream
@@ -124,11 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}; "
         f"medians of {args.rounds} rounds of {args.steps} steps, in which the learners take turns."
     )
-    print(f"{told}\n\n{plain(rows)}")
-    if args.csv is not None:
-        write_csv(args.csv, rows)
-    if args.markdown is not None:
-        write_text(args.markdown, f"{told}\n\n{in_markdown(rows)}\n")
+    publish(told, rows, args.csv, args.markdown)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["in_markdown", "plain", "write_csv", "write_text"]
+__all__ = ["in_markdown", "plain", "publish", "write_csv", "write_text"]
 
 Rows = Sequence[Sequence[str]]
 
@@ -35,3 +35,12 @@ def write_text(path: Path, text: str) -> None:
     """A text; an existing file is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def publish(told: str, rows: Rows, csv: Path | None, markdown: Path | None) -> None:
+    """Print a table under what is told of it, and write it where a path is given; existing files are replaced."""
+    print(f"{told}\n\n{plain(rows)}")
+    if csv is not None:
+        write_csv(csv, rows)
+    if markdown is not None:
+        write_text(markdown, f"{told}\n\n{in_markdown(rows)}\n")

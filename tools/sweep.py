@@ -291,7 +291,7 @@ def _conclude(ray: Any, reference: Any, progress: Progress) -> bool:
         progress.note = f"lost: {str(error).splitlines()[0]}"
         return True
     if status == USAGE_ERROR:
-        progress.note = "its arguments cannot be used, so it is not tried again"
+        progress.note = f"exit status {USAGE_ERROR}: its log says why; it is not tried again"
         return False
     if status != 0:
         progress.note = f"attempt {progress.attempts}: exit status {status}"
