@@ -37,7 +37,8 @@ from .arguments import ArgumentError
 from .dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from .distributed import DistContext
 from .environments import EnvFactory
-from .episodes import EpisodeCutter
+from .episodes import Episode, EpisodeCutter
+from .image_pretraining import FrameHead, encode_episode, freeze_images, pretrain_images
 from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
 from .protocol import Setup
@@ -137,7 +138,14 @@ class Imitation(EpisodeLearner):
         self.noise = torch.zeros(n, device=setup.device)
         """(N,) standard deviation of the noise in the running episodes."""
         self.owed = 0
-        """Gradient steps that have to wait for the first whole episode."""
+        """Gradient steps that have to wait for the first whole episode, or for the image encoders."""
+        self.images_fixed = False
+        """Whether the image encoders have been pretrained, so that episodes are kept as features."""
+        if args.image_pretraining_updates and not self.network.layout.images:
+            raise ArgumentError(
+                f"--image-pretraining-updates {args.image_pretraining_updates} cannot be used: --obs {args.obs} has no "
+                "images; leave it out"
+            )
 
     def _candidates(self) -> int:
         """Number of candidates of the task, for a read-out of those that were touched.
@@ -212,22 +220,64 @@ class Imitation(EpisodeLearner):
     def update(self, batch: Rollout) -> dict[str, float]:
         """Keep the episodes that ended, and take gradient steps on minibatches of all that are kept."""
         readout = self.learner.readout
-        self.buffer.episodes.extend(self.cutter.add(batch.steps(), batch.over.cpu()))
+        self.keep(self.cutter.add(batch.steps(), batch.over.cpu()))
         if readout is not None:
             readout.normalizer.update(batch.oracle.float())
         self.owed += self.updates_due()
         figures = torch.zeros(0, 0)
-        if len(self.buffer):
+        images = {}
+        if len(self.buffer) and self._pretraining_due():
+            images = self.pretrain(batch.oracle)
+        if len(self.buffer) and not self._waits_for_images():
             figures = self.take_steps(self.owed)
             self.owed = 0
-        kept = {"imitation/beta": self.beta(), "imitation/buffer_episodes": float(len(self.buffer))}
+        kept = images | {"imitation/beta": self.beta(), "imitation/buffer_episodes": float(len(self.buffer))}
         return kept | self.describe_steps(figures)
+
+    def keep(self, episodes: Sequence[Episode]) -> None:
+        """Add whole episodes to those that are kept, as features where the image encoders are fixed."""
+        if self.images_fixed:
+            episodes = [encode_episode(self.network, episode) for episode in episodes]
+        self.buffer.episodes.extend(episodes)
+
+    # ------------------------------------------------------------------ images
+    def _waits_for_images(self) -> bool:
+        return bool(self.args.image_pretraining_updates) and not self.images_fixed
+
+    def _pretraining_due(self) -> bool:
+        return self._waits_for_images() and self.step + self.args.batch_size >= self.args.image_pretraining_steps
+
+    def pretrain(self, oracle: Tensor) -> dict[str, float]:
+        """Train the image encoders on single frames and fix them; see `image_pretraining`.
+
+        Args:
+            oracle: (S, N, d) examples of what has to be remembered.
+
+        Returns:
+            What the log says of it.
+        """
+        args, network = self.args, self.network
+        head = FrameHead(network.features, network.action_dim, oracle[0], len(self.task.objects)).to(network.device)
+        head.readout.normalizer.update(oracle.float())
+        episodes = list(self.buffer.episodes)
+        losses = pretrain_images(network, head, episodes, args.image_pretraining_updates, args, self.generator)
+        self.fix_images()
+        last = losses[-max(1, len(losses) // 20) :]
+        return {"loss/images": float(last.mean()), "imitation/image_updates": float(len(losses))}
+
+    def fix_images(self) -> None:
+        """No gradient changes the image encoders from now on, and what is kept becomes features."""
+        freeze_images(self.network)
+        self.images_fixed = True
+        episodes = list(self.buffer.episodes)
+        self.buffer.episodes.clear()
+        self.keep(episodes)
 
     # ------------------------------------------------------------------ saving
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the network."""
         buffer = self.buffer.state_dict() if self.args.checkpoint_buffer else None
-        return super().state_dict() | {"buffer": buffer, "owed": self.owed}
+        return super().state_dict() | {"buffer": buffer, "owed": self.owed, "images_fixed": self.images_fixed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
@@ -235,6 +285,8 @@ class Imitation(EpisodeLearner):
         if state["buffer"] is not None:
             self.buffer.load_state_dict(state["buffer"])
         self.owed = state["owed"]
+        if state.get("images_fixed"):
+            self.fix_images()
 
 
 class DAgger(Imitation):

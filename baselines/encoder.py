@@ -12,12 +12,17 @@ from torch import Tensor, nn
 from .distributed import DistContext
 from .spaces import Obs, ObservationLayout
 
-__all__ = ["Encoder", "ObservationNormalizer", "mlp"]
+__all__ = ["Encoder", "ObservationNormalizer", "feature_name", "mlp"]
 
 JOINED_VECTOR = "all numbers"
 """Key of the vector that all parts of an observation but the images are joined to."""
 IMAGE_FEATURES = 128
 """Size of the vector that an image is encoded as."""
+
+
+def feature_name(image: str) -> str:
+    """Key of the features of an image in an observation that has these in its place."""
+    return f"features of {image}"
 
 
 class ObservationNormalizer(nn.Module):
@@ -154,17 +159,24 @@ class Encoder(nn.Module):
                 values = raw[part.name].reshape(*batch, -1).long()
                 for value, size, start in zip(values.unbind(-1), part.sizes, part.starts, strict=True):
                     columns.append(nn.functional.one_hot(value - start, size).float())
-        images = {part.name: raw[part.name] for part in self.layout.images}
+        names = [name for part in self.layout.images for name in (part.name, feature_name(part.name))]
+        images = {name: raw[name] for name in names if name in raw}
         if not images:
             return torch.cat(columns, dim=-1) if len(columns) > 1 else columns[0]
         return {JOINED_VECTOR: torch.cat(columns, dim=-1), **images} if columns else images
 
     def encode(self, normalized: Obs) -> Tensor:
-        """Normalised observations (..., …) to features (..., F), with gradients."""
+        """Normalised observations (..., …) to features (..., F), with gradients.
+
+        An image may come as the features (..., `IMAGE_FEATURES`) that its encoder gave before, under `feature_name`.
+        """
         if not isinstance(normalized, dict):
             return normalized
         columns = [normalized[JOINED_VECTOR]] if JOINED_VECTOR in normalized else []
         for part, network in zip(self.layout.images, self.images, strict=True):
+            if feature_name(part.name) in normalized:
+                columns.append(normalized[feature_name(part.name)])
+                continue
             image = normalized[part.name]
             batch = image.shape[: image.ndim - 3]
             scaled = image.reshape(-1, *part.shape).float() * part.scale
@@ -181,6 +193,8 @@ class Encoder(nn.Module):
 
     def _batch_shape(self, raw: Mapping[str, Tensor]) -> torch.Size:
         part = self._joined[0]
+        if feature_name(part.name) in raw:
+            return raw[feature_name(part.name)].shape[:-1]
         shape = raw[part.name].shape
         return shape[: len(shape) - len(part.shape)]
 

@@ -182,7 +182,8 @@ def test_a_run_that_fails_for_good_holds_up_no_other(tmp_path: Path) -> None:
     runs, shown = run(plan(tmp_path, 1, 2, 3, 4, retries=2), fake(s1="always", s2="usage", s3="silent"))
     assert [(p.state, p.attempts) for p in runs] == [("failed", 3), ("failed", 1), ("failed", 3), ("finished", 1)]
     assert "exit status 1" in runs[0].note
-    assert "exit status 2" in runs[1].note and "not tried again" in runs[1].note
+    assert "exit status 2" in runs[1].note
+    assert "not tried again" in runs[1].note
     assert "no final_eval.json" in runs[2].note
     assert shown.splitlines()[-1] == "1 of 4 runs are finished"
     assert "25.0%" in shown, "how far a failed run came is shown too"

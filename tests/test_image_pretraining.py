@@ -1,0 +1,180 @@
+"""Image encoders that are taught on single frames first: what is learnt, what stays fixed, and episodes of features."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from train_helpers import assert_same_policy, break_off
+
+from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.command import main
+from mikasa_robo.baselines.dagger import DAgger
+from mikasa_robo.baselines.encoder import feature_name
+from mikasa_robo.baselines.episodes import Episode
+from mikasa_robo.baselines.image_pretraining import FrameHead, encode_episode, freeze_images, pretrain_images
+from mikasa_robo.baselines.imitation import Learner, imitation_loss
+from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
+from mikasa_robo.baselines.token_policy import TokenPolicy
+from mikasa_robo.tools.plot import read_progress
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+SIZE = 16
+LAYOUT = ObservationLayout(
+    (ObservationPart("joints", "vector", (2,)), ObservationPart("rgb", "image", (SIZE, SIZE, 3), 1 / 255))
+)
+OPTIONS = SimpleNamespace(
+    learning_rate=3e-3, huber_delta=0.5, max_grad_norm=1.0, bptt=0, loss="huber", oracle_weight=0.0, counted_weight=0.0
+)
+
+
+def policy(layout: ObservationLayout = LAYOUT) -> TokenPolicy:
+    torch.manual_seed(0)
+    return TokenPolicy(layout, 1, memory_size=8, head_sizes=(8,))
+
+
+def episodes(count: int, length: int = 6) -> list[Episode]:
+    """The first two frames have one colour, which has to be remembered; the others a bar, whose column is the action or,
+    for the colour 1, its negative."""
+    g = torch.Generator().manual_seed(1)
+    found = []
+    for k in range(count):
+        images = torch.zeros(length, SIZE, SIZE, 3, dtype=torch.uint8)
+        images[:2, ..., k % 2] = 200
+        columns = torch.randint(SIZE, (length,), generator=g)
+        for t in range(2, length):
+            images[t, :, columns[t], 2] = 255
+        action = (columns / (SIZE - 1) * 2 - 1) * (1 if k % 2 == 0 else -1)
+        known = torch.arange(length) >= 2
+        found.append(
+            {
+                "obs/joints": torch.randn(length, 2, generator=g),
+                "obs/rgb": images,
+                "labels": action[:, None],
+                "carried": known.clone(),
+                "known": known,
+                "oracle": torch.full((length, 1), k % 2),
+            }
+        )
+    return found
+
+
+def head_for(network: TokenPolicy) -> FrameHead:
+    return FrameHead(network.features, 1, torch.zeros(1, 1, dtype=torch.int64), 2)
+
+
+def test_features_stand_for_images() -> None:
+    network = policy()
+    learner = Learner(network, None)
+    shown = episodes(3)
+    encoded = [encode_episode(network, episode) for episode in shown]
+    for one in encoded:
+        assert "obs/rgb" not in one
+        assert one[f"obs/{feature_name('rgb')}"].shape == (6, 128)
+    by_images, figures = imitation_loss(learner, shown, 18.0, OPTIONS)
+    by_features, same_figures = imitation_loss(learner, encoded, 18.0, OPTIONS)
+    assert torch.allclose(by_images, by_features, atol=1e-6)
+    assert torch.allclose(figures, same_figures, atol=1e-6)
+    again = encode_episode(network, encoded[0])
+    assert again.keys() == encoded[0].keys(), "what has been done is not done twice"
+
+
+def test_features_stand_for_the_only_part_of_an_observation() -> None:
+    network = policy(ObservationLayout((LAYOUT.parts[1],)))
+    shown = [{name: value for name, value in one.items() if name != "obs/joints"} for one in episodes(2)]
+    encoded = [encode_episode(network, episode) for episode in shown]
+    one, _ = imitation_loss(Learner(network, None), shown, 12.0, OPTIONS)
+    other, _ = imitation_loss(Learner(network, None), encoded, 12.0, OPTIONS)
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_pretraining_teaches_the_encoder_alone() -> None:
+    network = policy()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    head = head_for(network)
+    losses = pretrain_images(network, head, episodes(40), 150, OPTIONS, torch.Generator().manual_seed(0))
+    assert losses.shape == (150,)
+    assert losses[-10:].mean() < 0.2 * losses[:5].mean()
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name]) != name.startswith("images."), name
+
+    # frames that it has not seen: told the colour, it acts; in the cue it tells the colour
+    frames = {name: torch.cat([one[name] for one in episodes(50)[40:]]) for name in episodes(1)[0]}
+    with torch.no_grad():
+        encoded = network.encode(network.normalize({"joints": frames["obs/joints"], "rgb": frames["obs/rgb"]}))
+        carried, cue = frames["carried"], ~frames["known"]
+        actions = head.act(encoded[carried], frames["oracle"][carried])
+        assert (actions - frames["labels"][carried]).abs().mean() < 0.15, "a constant action is off by 0.5"
+        lied = head.act(encoded[carried], 1 - frames["oracle"][carried])
+        assert (lied + frames["labels"][carried]).abs().mean() < 0.15, "told another colour it acts otherwise"
+        assert head.readout(encoded[cue], frames["oracle"][cue])[1].mean() == 1.0
+
+
+def test_fixed_encoders_are_not_changed_by_other_steps() -> None:
+    network = policy()
+    learner = Learner(network, None)
+    loss, _ = imitation_loss(learner, episodes(2), 12.0, OPTIONS)
+    loss.backward()
+    assert all(weight.grad is not None for weight in network.images.parameters())
+    freeze_images(network)
+    imitation_loss(learner, episodes(2), 12.0, OPTIONS)[0].backward()
+    assert all(weight.grad is None for weight in network.images.parameters())
+    assert all(weight.grad is not None for weight in network.actor.parameters())
+
+
+def test_without_an_action_that_counts_there_is_nothing_to_learn() -> None:
+    network = policy()
+    shown = episodes(2)
+    for one in shown:
+        one["carried"][:] = False
+    with pytest.raises(ValueError, match="no step"):
+        pretrain_images(network, head_for(network), shown, 3, OPTIONS, torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--obs objects+joints --image-pretraining-updates 5", "--obs objects+joints has no images"),
+        ("--obs rgb+joints --image-pretraining-updates -1", "--image-pretraining-updates -1"),
+        ("--obs rgb+joints --image-pretraining-steps 0", "--image-pretraining-steps 0"),
+        (
+            "--obs rgb+joints --image-pretraining-updates 5 --image-pretraining-steps 200000",
+            "--image-pretraining-steps 200000 is more than",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    argv: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [*shlex.split(argv), "--num-envs", "2", "--run-dir", str(tmp_path / "a")]
+    assert main("dagger", words) == 2
+    assert message in capfd.readouterr().err.strip().splitlines()[-1]
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_features_to_the_bit(tmp_path: Path) -> None:
+    """Pretraining comes after the second rollout; the run breaks off after the third, which kept features."""
+    argv = shlex.split(
+        "--env-id RememberColor3-v0 --obs rgb+joints --env-kwargs cue_steps=1 delay_steps=1 response_steps=25 arm=held "
+        "--num-envs 2 --num-steps 30 --total-timesteps 240 --warm-start-steps 60 --warm-start-updates 4 "
+        "--updates-per-rollout 2 --batch-episodes 2 --image-pretraining-updates 3 --image-pretraining-steps 120 "
+        "--memory-size 8 --head-sizes 8 --eval-every 0 --eval-episodes 1 --no-video --checkpoint-every 60 --exact-resume "
+        "--checkpoint-buffer --torch-threads 1"
+    )
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main("dagger", [*argv, "--run-dir", str(whole)]) == 0
+    rows = read_progress(whole)
+    assert [row["imitation/image_updates"] for row in rows if row["imitation/image_updates"]] == ["3.0"]
+    assert [float(row["imitation/total_updates"]) for row in rows] == [0.0, 6.0, 8.0, 10.0], "steps wait, then catch up"
+    break_off(lambda: main("dagger", [*argv, "--run-dir", str(broken)]), DAgger, "rollout", 3)
+    saved = Checkpoints.load_newest(broken)["algorithm_state"]
+    assert saved["images_fixed"]
+    assert f"obs/{feature_name('rgb')}" in saved["buffer"]["steps"]
+    assert "obs/rgb" not in saved["buffer"]["steps"]
+    assert main("dagger", ["--resume", str(broken)]) == 0
+    assert_same_policy(whole, broken)
