@@ -29,6 +29,7 @@ __all__ = [
     "read_env_kwargs",
     "read_kwargs",
     "require",
+    "require_one_process",
     "world_size",
 ]
 
@@ -114,6 +115,12 @@ def nearest_divisor(number: int, wish: int) -> int:
 def world_size() -> int:
     """Number of processes that `torchrun` started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def require_one_process(algorithm: str) -> None:
+    """Raise ArgumentError where `torchrun` started several processes."""
+    if world_size() > 1:
+        raise ArgumentError(f"{algorithm} trains in one process; start it without torchrun")
 
 
 def read_kwargs(words: Sequence[str], option: str) -> dict[str, Any]:

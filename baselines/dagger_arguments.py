@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from mikasa_robo.experts.makers import PolicyName
 
-from .arguments import ArgumentError, require, world_size
+from .arguments import ArgumentError, require, require_one_process
 from .memory_arguments import MemoryArgs
 
 __all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
@@ -85,16 +85,10 @@ class ImitationArgs(MemoryArgs):
     image_pretraining_steps: int = 7_680
     """Environment steps that are played before this pretraining. No other gradient step is taken until then."""
 
-    @property
-    def hidden_size(self) -> int:
-        """Width of the memory."""
-        return self.memory_size
-
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
-        if world_size() > 1:
-            raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
+        require_one_process(self.algorithm)
         if self.num_workers is not None:
             raise ArgumentError(
                 f"--num-workers {self.num_workers} cannot be used: the expert acts where the simulation is; leave it out"

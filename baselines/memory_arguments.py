@@ -30,8 +30,9 @@ class MemoryArgs(CommonArgs):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the memory."""
-        raise NotImplementedError
+        """Width of the memory: the field ``memory_size`` of a subclass, unless that calls it otherwise."""
+        size: int = getattr(self, "memory_size")  # noqa: B009  a field here would be one of ppo-lstm too
+        return size
 
     @property
     def run_name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import tyro
 
-from .arguments import ArgumentError, CommonArgs, require, world_size
+from .arguments import ArgumentError, CommonArgs, require, require_one_process
 from .memory_arguments import MemoryArgs
 
 __all__ = ["DTArgs", "IQLArgs", "OfflineArgs", "RATEArgs", "SequenceArgs"]
@@ -63,8 +63,7 @@ class OfflineArgs(CommonArgs):
             raise ArgumentError(f"{self.algorithm} learns from data: name a folder of `mikasa collect` with --dataset")
         if not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
-        if world_size() > 1:
-            raise ArgumentError(f"{self.algorithm} trains in one process; start it without torchrun")
+        require_one_process(self.algorithm)
         if self.num_workers is not None:
             raise ArgumentError(f"--num-workers {self.num_workers} cannot be used: nothing is played; leave it out")
         if self.train_env_kwargs:
@@ -170,11 +169,6 @@ class IQLArgs(OfflineArgs, MemoryArgs):
     """Upper bound of that weight."""
     target_rate: float = 0.005
     """The target network moves this share of the way to the critic after each gradient step."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the memory."""
-        return self.memory_size
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""

@@ -208,11 +208,6 @@ class PPOMemoryArgs(RecurrentPPOArgs):
     memory_size: int = 128
     """Width of the memory."""
 
-    @property
-    def hidden_size(self) -> int:
-        """Width of the memory."""
-        return self.memory_size
-
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .arguments import ArgumentError, CommonArgs, require, world_size
+from .arguments import ArgumentError, CommonArgs, require, require_one_process
 
 __all__ = ["SACArgs"]
 
@@ -79,8 +79,7 @@ class SACArgs(CommonArgs):
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
-        if world_size() > 1:
-            raise ArgumentError("sac trains in one process; start it without torchrun")
+        require_one_process(self.algorithm)
         self._check_expert()
         require(self, "expert_steps random_steps", lambda value: value >= 0, "use at least 0")
         require(self, "expert_noise", lambda value: value >= 0.0, "use at least 0")
