@@ -8,6 +8,8 @@ first taught with what it will not be told later is as in "Learning by Cheating"
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,9 @@ BATCH = 256
 """Frames in a minibatch, a quarter of them of the cue."""
 MOST_FRAMES = 256
 """Frames that are encoded at a time without gradients."""
+SECONDS_BETWEEN_REPORTS = 30.0
+
+log = logging.getLogger(__name__)
 
 
 class FrameHead(nn.Module):
@@ -97,6 +102,8 @@ def pretrain_images(
     annealing = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(updates, 1))
     from_cue = BATCH // 4 if len(cue) else 0
     losses: list[Tensor] = []
+    log.info("the image encoder learns from %d frames of %d episodes", len(where), len(episodes))
+    told = time.monotonic()
     for _ in range(updates):
         drawn = [_draw(carried, BATCH - from_cue, generator)]
         drawn += [_draw(cue, from_cue, generator)] if from_cue else []
@@ -111,6 +118,9 @@ def pretrain_images(
         optimizer.step()
         annealing.step()
         losses.append(loss.detach())
+        if time.monotonic() - told > SECONDS_BETWEEN_REPORTS or len(losses) == updates:
+            told = time.monotonic()
+            log.info("image encoder, gradient step %d of %d: loss %.4f", len(losses), updates, losses[-1].item())
     optimizer.zero_grad()
     found = torch.stack(losses) if losses else torch.zeros(0)
     if not found.isfinite().all():
