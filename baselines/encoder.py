@@ -106,8 +106,8 @@ class _ImageEncoder(nn.Sequential):
             size = nn.Sequential(*layers)(torch.zeros(1, shape[2], height, width)).numel()
         super().__init__(*layers, nn.Flatten(), _linear(size, IMAGE_FEATURES, math.sqrt(2.0)), nn.Tanh())
 
-    def forward(self, image: Tensor) -> Tensor:
-        return super().forward(image.permute(0, 3, 1, 2))
+    def forward(self, input: Tensor, scale: float = 1.0) -> Tensor:
+        return super().forward((input.float() * scale).permute(0, 3, 1, 2))
 
 
 class Encoder(nn.Module):
@@ -120,7 +120,8 @@ class Encoder(nn.Module):
     Args:
         layout: the parts of an observation.
         normalize_obs: whether vectors are normalised by their running statistics.
-        image_encoder: makes the network (B, H, W, C) to (B, `IMAGE_FEATURES`) for images of a shape (H, W, C).
+        image_encoder: makes the network for images of a shape (H, W, C): it takes images (B, H, W, C), bytes among them, and
+            the factor by which they are scaled, and gives features (B, `IMAGE_FEATURES`).
     """
 
     def __init__(
@@ -179,8 +180,7 @@ class Encoder(nn.Module):
                 continue
             image = normalized[part.name]
             batch = image.shape[: image.ndim - 3]
-            scaled = image.reshape(-1, *part.shape).float() * part.scale
-            columns.append(network(scaled).reshape(*batch, -1))
+            columns.append(network(image.reshape(-1, *part.shape), part.scale).reshape(*batch, -1))
         return torch.cat(columns, dim=-1)
 
     def update_normalizer(self, obs: Obs, dist: DistContext | None = None) -> None:

@@ -155,6 +155,6 @@ def encode_episode(network: Encoder, episode: Episode) -> Episode:
         image = steps.pop(f"{OBS}{part.name}", None)
         if image is None:  # it has been done
             continue
-        parts = [encoder(frames.to(device).float() * part.scale).cpu() for frames in image.split(MOST_FRAMES)]
+        parts = [encoder(frames.to(device), part.scale).cpu() for frames in image.split(MOST_FRAMES)]
         steps[f"{OBS}{feature_name(part.name)}"] = torch.cat(parts)
     return steps

@@ -197,3 +197,11 @@ def test_a_memory_that_cannot_be_made_is_named(change: dict[str, Any], message: 
         TokenPolicy.from_args(layout(), ActionLayout(8), DAggerArgs(**change))
     with pytest.raises(ArgumentError, match="--num-workers"):
         TokenPolicy.from_args(layout(items=0), ActionLayout(8), DAggerArgs())
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 3), (66, 64, 6), (65, 64, 3), (32, 32, 3)])
+def test_bytes_are_encoded_as_their_floats(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    encoder = ImpalaEncoder(shape, outputs=8)
+    image = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+    assert torch.allclose(encoder(image, 1 / 255), encoder(image.float() / 255), atol=1e-5)
