@@ -45,6 +45,9 @@ from .protocol import Setup
 from .spaces import Obs, map_tensors, stack_tensors
 
 __all__ = ["BC", "DAgger", "Imitation", "Labeler", "Rollout", "main", "train"]
+IMAGE_PRETRAINING_STEPS, MOST_IMAGE_UPDATES = 7_680, 1_000
+"""What --image-pretraining-steps and --image-pretraining-updates are at most, by default."""
+
 __getattr__ = deprecated_names(__name__, {"OracleReadout": f"{__package__}.readouts:OracleReadout"})
 
 
@@ -141,11 +144,14 @@ class Imitation(EpisodeLearner):
         """Gradient steps that have to wait for the first whole episode, or for the image encoders."""
         self.images_fixed = False
         """Whether the image encoders have been pretrained, so that episodes are kept as features."""
-        if args.image_pretraining_updates and not self.network.layout.images:
+        images = bool(self.network.layout.images)
+        if args.image_pretraining_updates and not images:
             raise ArgumentError(
                 f"--image-pretraining-updates {args.image_pretraining_updates} cannot be used: --obs {args.obs} has no "
                 "images; leave it out"
             )
+        self.pretrains_images = images and args.image_pretraining_updates != 0
+        """Whether they are to be pretrained."""
 
     def _candidates(self) -> int:
         """Number of candidates of the task, for a read-out of those that were touched.
@@ -242,10 +248,12 @@ class Imitation(EpisodeLearner):
 
     # ------------------------------------------------------------------ images
     def _waits_for_images(self) -> bool:
-        return bool(self.args.image_pretraining_updates) and not self.images_fixed
+        return self.pretrains_images and not self.images_fixed
 
     def _pretraining_due(self) -> bool:
-        return self._waits_for_images() and self.step + self.args.batch_size >= self.args.image_pretraining_steps
+        args = self.args
+        after = args.image_pretraining_steps or min(IMAGE_PRETRAINING_STEPS, args.total_timesteps // 4)
+        return self._waits_for_images() and self.step + args.batch_size >= after
 
     def pretrain(self, oracle: Tensor) -> dict[str, float]:
         """Train the image encoders on single frames and fix them; see `image_pretraining`.
@@ -260,7 +268,10 @@ class Imitation(EpisodeLearner):
         head = FrameHead(network.features, network.action_dim, oracle[0], len(self.task.objects)).to(network.device)
         head.readout.normalizer.update(oracle.float())
         episodes = list(self.buffer.episodes)
-        losses = pretrain_images(network, head, episodes, args.image_pretraining_updates, args, self.generator)
+        updates = args.image_pretraining_updates
+        if updates is None:
+            updates = min(MOST_IMAGE_UPDATES, -(-sum(len(episode["labels"]) for episode in episodes) // 8))
+        losses = pretrain_images(network, head, episodes, updates, args, self.generator)
         self.fix_images()
         last = losses[-max(1, len(losses) // 20) :]
         return {"loss/images": float(last.mean()), "imitation/image_updates": float(len(losses))}
@@ -285,6 +296,8 @@ class Imitation(EpisodeLearner):
         if state["buffer"] is not None:
             self.buffer.load_state_dict(state["buffer"])
         self.owed = state["owed"]
+        # A run that began before there was such pretraining goes on without it.
+        self.pretrains_images = self.pretrains_images and "images_fixed" in state
         if state.get("images_fixed"):
             self.fix_images()
 

@@ -78,12 +78,14 @@ class ImitationArgs(MemoryArgs):
     """Tasks with several targets: weight of an auxiliary loss, the cross-entropy of a linear read-out of the targets touched
     so far from the memory. Observations do not show them, so a policy has to remember what it has done already."""
 
-    image_pretraining_updates: int = 0
+    image_pretraining_updates: int | None = None
     """Gradient steps on single frames that teach the image encoder alone, told what has to be remembered. After them it is
-    fixed, and episodes are kept as features: other gradient steps cost as much as without images. 0: it learns with the
-    rest."""
-    image_pretraining_steps: int = 7_680
-    """Environment steps that are played before this pretraining. No other gradient step is taken until then."""
+    fixed, and episodes are kept as features: other gradient steps cost as much as without images. By default one for eight
+    frames, at most 1,000. 0: it learns with the rest, which is slow; then use --buffer-episodes 300 too, because an episode
+    of images takes 6 MB."""
+    image_pretraining_steps: int | None = None
+    """Environment steps that are played before this pretraining; no other gradient step is taken until then. By default
+    7,680, or a quarter of --total-timesteps if that is less."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -104,9 +106,13 @@ class ImitationArgs(MemoryArgs):
         require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "huber_delta max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         require(self, "expert_noise oracle_weight counted_weight", lambda value: value >= 0.0, "use at least 0")
-        require(self, "image_pretraining_updates", lambda value: 0 <= value <= MOST_UPDATES, f"use 0 to {MOST_UPDATES}")
+        if self.image_pretraining_updates is not None:
+            most = MOST_UPDATES
+            require(self, "image_pretraining_updates", lambda value: 0 <= value <= most, f"use 0 to {most}")
+        if self.image_pretraining_steps is None:
+            return
         require(self, "image_pretraining_steps", lambda value: value >= 1, "use at least 1")
-        if self.image_pretraining_updates and self.image_pretraining_steps > self.total_timesteps:
+        if self.image_pretraining_steps > self.total_timesteps:
             raise ArgumentError(
                 f"--image-pretraining-steps {self.image_pretraining_steps} is more than --total-timesteps "
                 f"{self.total_timesteps}, so that nothing would be learnt; use fewer"

@@ -80,6 +80,9 @@ class DatasetBC(BC):
         counted = over.new_zeros((steps, n, 0))
         return Rollout(seen.get("", seen), labels, carried, known, oracle, counted, over, obs)
 
+    def _pretraining_due(self) -> bool:
+        return self._waits_for_images() if self.recorded else super()._pretraining_due()
+
     def state_dict(self) -> dict[str, Any]:
         """See `Imitation.state_dict`. A dataset is read again, not saved."""
         return super().state_dict() | ({"buffer": None} if self.recorded else {})

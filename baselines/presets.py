@@ -45,8 +45,8 @@ def _recurrent(**values: Any) -> dict[str, Mapping[str, Any]]:
     return {"ppo-lstm": values, "ppo": values}
 
 
-# An episode of 60 steps is 6 MB of bytes.
-EPISODES_OF_IMAGES: dict[str, Any] = {"buffer_episodes": 300, "checkpoint_buffer": False, "batch_episodes": 16}
+# An episode of 60 steps is 6 MB of bytes until the image encoder has been pretrained.
+EPISODES_OF_IMAGES: dict[str, Any] = {"checkpoint_buffer": False}
 
 # For SAC with one gradient step for eight environment steps, and rewards that are far below 1 until a success: values travel
 # back faster, and the temperature is small, because an entropy of a few nats is worth more than such rewards. With a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from train_helpers import assert_same_policy, break_off
 from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger import DAgger
+from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.encoder import feature_name
-from mikasa_robo.baselines.episodes import Episode
+from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer
 from mikasa_robo.baselines.image_pretraining import FrameHead, encode_episode, freeze_images, pretrain_images
 from mikasa_robo.baselines.imitation import Learner, imitation_loss
 from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
@@ -154,6 +156,46 @@ def test_what_cannot_be_used_is_named(
     assert main("dagger", words) == 2
     assert message in capfd.readouterr().err.strip().splitlines()[-1]
     assert not (tmp_path / "a").exists()
+
+
+def test_when_and_how_long_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(network: Any, head: Any, shown: Any, updates: int, args: Any, generator: Any) -> torch.Tensor:
+        asked.append(updates)
+        return torch.zeros(updates)
+
+    monkeypatch.setattr("mikasa_robo.baselines.dagger.pretrain_images", counted)
+
+    def algorithm(**changes: Any) -> Any:
+        one: Any = object.__new__(DAgger)
+        one.args = DAggerArgs(**{"num_envs": 16, "num_steps": 60, **changes})
+        one.network, one.step, one.images_fixed, one.pretrains_images = policy(), 0, False, True
+        one.task, one.generator, one.buffer = SimpleNamespace(objects=[0, 1]), torch.Generator(), EpisodeBuffer(10_000)
+        return one
+
+    def due(one: Any) -> int:
+        """The step before the first rollout that is followed by pretraining."""
+        for one.step in range(0, 9600, 960):
+            if one._pretraining_due():
+                break
+        return int(one.step)
+
+    one = algorithm()
+    assert due(one) == 6720
+    assert due(algorithm(total_timesteps=7680)) == 960
+    assert due(algorithm(image_pretraining_steps=3000)) == 2880
+    one.buffer.episodes.extend(episodes(10))
+    one.pretrain(torch.zeros(1, 4, 1, dtype=torch.int64))
+    assert asked == [8], "one for eight of 60 frames"
+    assert one.images_fixed
+    assert not one._pretraining_due()
+    assert f"obs/{feature_name('rgb')}" in one.buffer.episodes[0]
+
+    many = algorithm()
+    many.buffer.episodes.extend(episodes(10) * 200)
+    many.pretrain(torch.zeros(1, 4, 1, dtype=torch.int64))
+    assert asked[-1] == 1000
 
 
 @pytest.mark.slow
