@@ -45,9 +45,6 @@ from .protocol import Setup
 from .spaces import Obs, map_tensors, stack_tensors
 
 __all__ = ["BC", "DAgger", "Imitation", "Labeler", "Rollout", "main", "train"]
-IMAGE_PRETRAINING_STEPS, MOST_IMAGE_UPDATES = 7_680, 1_000
-"""What --image-pretraining-steps and --image-pretraining-updates are at most, by default."""
-
 __getattr__ = deprecated_names(__name__, {"OracleReadout": f"{__package__}.readouts:OracleReadout"})
 
 
@@ -251,9 +248,7 @@ class Imitation(EpisodeLearner):
         return self.pretrains_images and not self.images_fixed
 
     def _pretraining_due(self) -> bool:
-        args = self.args
-        after = args.image_pretraining_steps or min(IMAGE_PRETRAINING_STEPS, args.total_timesteps // 4)
-        return self._waits_for_images() and self.step + args.batch_size >= after
+        return self._waits_for_images() and self.step + self.args.batch_size >= self.args.pretraining_begins
 
     def pretrain(self, oracle: Tensor) -> dict[str, float]:
         """Train the image encoders on single frames and fix them; see `image_pretraining`.
@@ -268,9 +263,7 @@ class Imitation(EpisodeLearner):
         head = FrameHead(network.features, network.action_dim, oracle[0], len(self.task.objects)).to(network.device)
         head.readout.normalizer.update(oracle.float())
         episodes = list(self.buffer.episodes)
-        updates = args.image_pretraining_updates
-        if updates is None:
-            updates = min(MOST_IMAGE_UPDATES, -(-sum(len(episode["labels"]) for episode in episodes) // 8))
+        updates = args.pretraining_updates(sum(len(episode["labels"]) for episode in episodes))
         losses = pretrain_images(network, head, episodes, updates, args, self.generator)
         self.fix_images()
         last = losses[-max(1, len(losses) // 20) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -86,6 +87,17 @@ class ImitationArgs(MemoryArgs):
     image_pretraining_steps: int | None = None
     """Environment steps that are played before this pretraining; no other gradient step is taken until then. By default
     7,680, or a quarter of --total-timesteps if that is less."""
+
+    @property
+    def pretraining_begins(self) -> int:
+        """The environment steps after which image encoders are pretrained."""
+        return self.image_pretraining_steps or min(7_680, self.total_timesteps // 4)
+
+    def pretraining_updates(self, frames: int) -> int:
+        """The gradient steps of that pretraining on so many frames."""
+        if self.image_pretraining_updates is None:
+            return min(1_000, math.ceil(frames / 8))
+        return self.image_pretraining_updates
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""

@@ -191,21 +191,21 @@ class ImpalaEncoder(nn.Module):
     def __init__(self, shape: tuple[int, ...], outputs: int = 128, channels: tuple[int, ...] = (16, 32, 32)) -> None:
         super().__init__()
         height, width, inputs = shape
-        layers: list[nn.Module] = [nn.AvgPool2d(2)] if min(height, width) >= 64 else []
+        halved = min(height, width) >= 64
+        layers: list[nn.Module] = [nn.AvgPool2d(2)] if halved else []
         for group in channels:
             layers += [nn.Conv2d(inputs, group, 3, 1, 1), nn.MaxPool2d(3, 2, 1), _Residual(group), _Residual(group)]
             inputs = group
         self.net = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
-        self.halves = min(height, width) >= 64 and height % 2 == width % 2 == 0
+        self.adds_bytes = halved and height % 2 == width % 2 == 0
         with torch.no_grad():
             size = self.net(torch.zeros(1, shape[2], height, width)).numel()
         self.out = _linear(size, outputs, math.sqrt(2.0))
 
     def forward(self, image: Tensor, scale: float = 1.0) -> Tensor:
         """Features (B, F) of images (B, H, W, C), whose numbers are multiplied by ``scale`` first."""
-        if self.halves and image.dtype == torch.uint8:
-            # Added up as integers, so that only a quarter of the numbers become floats: half the time of a forward pass
-            # went there.
+        if self.adds_bytes and image.dtype == torch.uint8:
+            # Added up as integers, so that only a quarter of the numbers become floats: a forward pass takes a fifth less.
             rows = image[:, 0::2].to(torch.int16) + image[:, 1::2]
             pooled = (rows[:, :, 0::2] + rows[:, :, 1::2]).float() * (0.25 * scale)
             features = self.net[1:](pooled.permute(0, 3, 1, 2))

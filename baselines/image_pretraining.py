@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .encoder import Encoder, feature_name
 from .encoders import relu_mlp
 from .episodes import Episode
-from .imitation import OBS
+from .imitation import OBS, normalized_obs
 from .readouts import OracleReadout
 
 __all__ = ["FrameHead", "encode_episode", "freeze_images", "pretrain_images"]
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class FrameHead(nn.Module):
-    """What one frame is asked: the expert's action, where what has to be remembered is told; and in the cue, what that is.
+    """Predicts two things from a frame: the expert's action, given what has to be remembered; and in the cue, what that is.
 
     Args:
         features: size of an encoded observation.
@@ -108,10 +108,8 @@ def pretrain_images(
         drawn = [_draw(carried, BATCH - from_cue, generator)]
         drawn += [_draw(cue, from_cue, generator)] if from_cue else []
         frames = _frames(episodes, [where[row] for row in torch.cat(drawn).tolist()], device)
-        obs = {name.removeprefix(OBS): value for name, value in frames.items() if name.startswith(OBS)}
-        with torch.no_grad():
-            normalized = network.normalize(obs.get("", obs))
-        loss = head.loss(network.encode(normalized), frames, args.huber_delta)
+        encoded = network.encode(normalized_obs(network, frames))
+        loss = head.loss(encoded, frames, args.huber_delta)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(weights, args.max_grad_norm)

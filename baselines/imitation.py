@@ -7,7 +7,7 @@ labels. Where the episodes come from is the matter of `dagger` (an expert that a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,15 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import ArgumentError
+from .encoder import Encoder
 from .episodes import Episode, EpisodeBuffer, cat_episodes
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
 from .readouts import CountedReadout, OracleReadout
 from .registry import get_network
+from .spaces import Obs
 from .threads import BatchThreads
 from .token_policy import Embedded, TokenPolicy
 
-__all__ = ["OBS", "EpisodeLearner", "Learner", "Replayed", "imitation_loss", "replay", "run_memory"]
+__all__ = ["OBS", "EpisodeLearner", "Learner", "Replayed", "imitation_loss", "normalized_obs", "replay", "run_memory"]
 
 OBS = "obs/"
 """Begin of the names of the parts of an observation in an `Episode`."""
@@ -67,13 +69,17 @@ def replay(network: TokenPolicy, episodes: Sequence[Episode], bptt: int = 0) -> 
     # Step m of all steps in a row is step `time` of episode `row`. Only what a memory runs over is padded.
     row = torch.arange(len(lengths)).repeat_interleave(lengths).to(device)
     time = torch.cat([torch.arange(length) for length in lengths.tolist()]).to(device)
-    obs = {name.removeprefix(OBS): value for name, value in steps.items() if name.startswith(OBS)}
-    with torch.no_grad():
-        normalized = network.normalize(obs.get("", obs))
-    embedded = network.embed(normalized)
+    embedded = network.embed(normalized_obs(network, steps))
     written = network.write_recorded(embedded, steps)
     x = written.new_zeros((int(lengths.max()), len(lengths), written.shape[-1])).index_put((time, row), written)
     return Replayed(steps, embedded, run_memory(network.memory, x, bptt)[time, row])
+
+
+@torch.no_grad()
+def normalized_obs(network: Encoder, steps: Mapping[str, Tensor]) -> Obs:
+    """The normalised observations (M, …) of recorded steps (M, …) by name."""
+    obs = {name.removeprefix(OBS): value for name, value in steps.items() if name.startswith(OBS)}
+    return network.normalize(obs.get("", obs))
 
 
 def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, args: Any) -> tuple[Tensor, Tensor]:
