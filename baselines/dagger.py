@@ -31,6 +31,7 @@ from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE, Policy
 from mikasa_robo.experts.registry import has_skill, make_skill
+from mikasa_robo.experts.skill import Skill, look
 
 from . import training
 from .arguments import ArgumentError
@@ -70,6 +71,8 @@ class Labeler:
         self.task = task
         make: Any = policy_maker(teacher)  # the policies take a seed, too
         self._expert: Policy = make(make_skill(env_id, task), seed=seed)
+        self.tells_targets = type(self._expert.skill).target is not Skill.target
+        """Whether `target` tells something: the task is to choose among objects."""
 
     def reset(self, starts: Tensor) -> None:
         """Episodes begin where ``starts`` (N,) bool is True."""
@@ -84,9 +87,22 @@ class Labeler:
             obs: raw observations. Where they have no objects, the task is asked what it would show.
             info: as the environment returned it with them.
         """
-        if not (isinstance(obs, dict) and {"objects", "joints"} <= obs.keys()):
-            obs = observations.observe(self.task, OBS_MODE, info)
-        return self._expert.act(obs, info).clamp(-1.0, 1.0)
+        return self._expert.act(self._objects_of(obs, info), info).clamp(-1.0, 1.0)
+
+    def target(self, obs: Obs, info: Mapping[str, Any]) -> Tensor | None:
+        """The object (N,) int64 to go for at this step, -1 for none; None where there is no choice, see `tells_targets`.
+
+        Args:
+            obs, info: as in `label`.
+        """
+        skill = self._expert.skill
+        view = look(self._objects_of(obs, info), len(self.task.objects))
+        return skill.target(view, skill.from_oracle(view, info), info)
+
+    def _objects_of(self, obs: Obs, info: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        if isinstance(obs, dict) and {"objects", "joints"} <= obs.keys():
+            return obs
+        return observations.observe(self.task, OBS_MODE, info)
 
 
 @dataclass
@@ -99,6 +115,7 @@ class Rollout:
     known: Tensor  # (S, N) bool, the cue is over, so that the oracle can be known
     oracle: Tensor  # (S, N, d) what has to be remembered
     counted: Tensor  # (S, N, K) bool, targets touched so far; K = 0 where no read-out asks
+    target: Tensor  # (S, N) int64, the object that the expert goes for; -1: none, or nothing asks
     over: Tensor  # (S, N) bool, the episode ended with that step
     last_obs: Obs  # (N, …) raw, the next rollout starts from it
 
@@ -106,7 +123,7 @@ class Rollout:
         """What is kept of each step, (S, N, …) each, on the CPU."""
         parts = self.obs if isinstance(self.obs, dict) else {"": self.obs}
         steps = {f"{OBS}{name}": value for name, value in parts.items()}
-        for name in ("labels", "carried", "known", "oracle", "counted"):
+        for name in ("labels", "carried", "known", "oracle", "counted", "target"):
             steps[name] = getattr(self, name)
         return {name: value.cpu() for name, value in steps.items()}
 
@@ -132,6 +149,8 @@ class Imitation(EpisodeLearner):
         oracle = task.get_info()["oracle_info"] if args.oracle_weight else None
         self.make_learner(args, setup, oracle, len(task.objects), self._candidates() if args.counted_weight else 0)
         n = setup.num_envs
+        if args.target_weight:
+            self._require_targets()
         self.cutter = EpisodeCutter(n)
         self.state = self.network.initial_state(n)
         self.starts = torch.ones(n, dtype=torch.bool, device=setup.device)
@@ -164,6 +183,16 @@ class Imitation(EpisodeLearner):
             )
         return int(counted.shape[1])
 
+    def _require_targets(self) -> None:
+        """Raise ArgumentError where no query of the policy could find what the expert goes for."""
+        option = f"--target-weight {self.args.target_weight} cannot be used"
+        if not self.labeler.tells_targets:
+            raise ArgumentError(
+                f"{option}: the expert of {self.args.env_id} does not choose among objects; leave it out"
+            )
+        if not self.network.num_objects:
+            raise ArgumentError(f"{option}: --obs {self.args.obs} has no objects to find; use objects+joints")
+
     # ------------------------------------------------------------------ what changes with time
     def beta(self) -> float:
         """The share of steps at which the expert acts instead of the student, in the next rollout."""
@@ -184,12 +213,15 @@ class Imitation(EpisodeLearner):
         """Play ``num_steps`` steps; student or expert acts, and the expert labels all of them."""
         network, device, beta = self.network, self.network.device, self.beta()
         seen: list[Obs] = []
-        rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, counted, over
+        rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, counted, target, over
         info = self.task.get_info()
         for _ in range(self.args.num_steps):
             seen.append(map_tensors(lambda x: x.to(device, copy=True), obs))
             self.labeler.reset(self.starts.to(env.device))
             label = self.labeler.label(obs, info).to(device)
+            target = self.labeler.target(obs, info) if self.args.target_weight else None
+            if target is None:
+                target = torch.full_like(self.starts, -1, dtype=torch.int64)
             action = self.act(seen[-1], label, beta)
             responding = info["phase"] == RESPONSE
             carried = responding if self.task.arm == "held" else torch.ones_like(responding)
@@ -201,10 +233,10 @@ class Imitation(EpisodeLearner):
             if "cut_short" in info:  # these were reset after `info` had been made
                 info = self.task.get_info()
             self.starts = over.to(device)
-            rows.append((label, *(part.to(device) for part in (carried, known, oracle, touched)), self.starts))
+            rows.append((label, *(part.to(device) for part in (carried, known, oracle, touched, target)), self.starts))
         last = map_tensors(lambda x: x.to(device, copy=True), obs)
-        labels, carried, known, oracle, counted, over = (torch.stack(part) for part in zip(*rows, strict=True))
-        return Rollout(stack_tensors(seen), labels, carried, known, oracle, counted, over, last)
+        labels, carried, known, oracle, counted, target, over = (torch.stack(part) for part in zip(*rows, strict=True))
+        return Rollout(stack_tensors(seen), labels, carried, known, oracle, counted, target, over, last)
 
     def act(self, obs: Obs, label: Tensor, beta: float) -> Tensor:
         """The actions (N, A) to carry out: the student's, or with probability ``beta`` the expert's with noise."""
@@ -288,6 +320,8 @@ class Imitation(EpisodeLearner):
         super().load_state_dict(state)
         if state["buffer"] is not None:
             self.buffer.load_state_dict(state["buffer"])
+            for episode in self.buffer.episodes:  # of a run that began before targets were recorded
+                episode.setdefault("target", torch.full((len(episode["labels"]),), -1))
         self.owed = state["owed"]
         # A run that began before there was such pretraining goes on without it.
         self.pretrains_images = self.pretrains_images and "images_fixed" in state

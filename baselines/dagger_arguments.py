@@ -48,6 +48,9 @@ class ImitationArgs(MemoryArgs):
     """Size of the token that an object becomes."""
     head_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers between memory and action."""
+    query_sizes: tuple[int, ...] = ()
+    """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear. Tasks
+    with several targets need one: what to look for then depends on the cue and on what was touched already."""
 
     batch_episodes: int = 32
     """Whole episodes in a minibatch."""
@@ -78,6 +81,9 @@ class ImitationArgs(MemoryArgs):
     counted_weight: float = 0.0
     """Tasks with several targets: weight of an auxiliary loss, the cross-entropy of a linear read-out of the targets touched
     so far from the memory. Observations do not show them, so a policy has to remember what it has done already."""
+    target_weight: float = 0.0
+    """Weight of an auxiliary loss: the cross-entropy between what the first query to the objects finds and the object that
+    the expert goes for. It teaches which object to act on. The queries are part of the policy, see --query-sizes."""
 
     image_pretraining_updates: int | None = None
     """Gradient steps on single frames that teach the image encoder alone, told what has to be remembered. After them it is
@@ -115,9 +121,10 @@ class ImitationArgs(MemoryArgs):
         require(self, "updates_per_rollout", lambda value: 0 <= value <= MOST_UPDATES, f"use 0 to {MOST_UPDATES}")
         require(self, "bptt", lambda value: value >= 0, "use the number of steps, or 0 for whole episodes")
         require(self, "memory_size token_size", lambda value: 1 <= value <= MOST_WIDTH, f"use 1 to {MOST_WIDTH}")
-        require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "huber_delta max_grad_norm", lambda value: value > 0.0, "use a value above 0")
-        require(self, "expert_noise oracle_weight counted_weight", lambda value: value >= 0.0, "use at least 0")
+        weights = "oracle_weight counted_weight target_weight"
+        require(self, f"expert_noise {weights}", lambda value: value >= 0.0, "use at least 0")
         if self.image_pretraining_updates is not None:
             most = MOST_UPDATES
             require(self, "image_pretraining_updates", lambda value: 0 <= value <= most, f"use 0 to {most}")
@@ -182,4 +189,9 @@ class BCArgs(ImitationArgs):
             raise ArgumentError(
                 f"--counted-weight {self.counted_weight} cannot be used with --dataset: datasets do not hold what was "
                 "touched so far; leave one of them out"
+            )
+        if self.dataset is not None and self.target_weight:
+            raise ArgumentError(
+                f"--target-weight {self.target_weight} cannot be used with --dataset: datasets do not hold what the expert "
+                "goes for; leave one of them out"
             )

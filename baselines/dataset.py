@@ -78,7 +78,8 @@ class DatasetBC(BC):
         labels, carried, known, oracle = (stacked[name] for name in ("labels", "carried", "known", "oracle"))
         over = torch.zeros(steps, n, dtype=torch.bool, device=labels.device)
         counted = over.new_zeros((steps, n, 0))
-        return Rollout(seen.get("", seen), labels, carried, known, oracle, counted, over, obs)
+        target = torch.full_like(over, -1, dtype=torch.int64)
+        return Rollout(seen.get("", seen), labels, carried, known, oracle, counted, target, over, obs)
 
     def _pretraining_due(self) -> bool:
         return self._waits_for_images() if self.recorded else super()._pretraining_due()

@@ -101,7 +101,7 @@ class TokenEncoder(nn.Module):
         return tokens
 
 
-def _attend(queries: Tensor, tokens: Tensor, visible: Tensor, empty: Tensor) -> Tensor:
+def _attend(queries: Tensor, tokens: Tensor, visible: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
     """Dot-product attention over the visible tokens of one step, and over an empty token that is always there.
 
     There are no matrices for keys and values: the queries and the layer that follows do their work, at a cost that does
@@ -114,13 +114,14 @@ def _attend(queries: Tensor, tokens: Tensor, visible: Tensor, empty: Tensor) -> 
         empty: (E,).
 
     Returns:
-        (..., Q * E).
+        What was read (..., Q * E), and the scores (..., Q, K + 1) of the tokens, those of the empty one last; -inf if not
+        visible.
     """
     all_tokens = torch.cat([tokens, empty.expand(*tokens.shape[:-2], 1, -1)], dim=-2)
     there = torch.cat([visible, torch.ones_like(visible[..., :1])], dim=-1)
     scores = queries @ all_tokens.transpose(-1, -2) / math.sqrt(tokens.shape[-1])  # (..., Q, K + 1)
-    weights = scores.masked_fill(~there[..., None, :], -torch.inf).softmax(dim=-1)
-    return (weights @ all_tokens).flatten(-2)
+    scores = scores.masked_fill(~there[..., None, :], -torch.inf)
+    return (scores.softmax(dim=-1) @ all_tokens).flatten(-2), scores
 
 
 class TokenPooling(nn.Module):
@@ -139,7 +140,7 @@ class TokenPooling(nn.Module):
 
     def forward(self, tokens: Tensor, visible: Tensor) -> Tensor:
         """(..., Q * E) of tokens (..., K, E), of which ``visible`` (..., K) bool are there."""
-        return _attend(self.queries, tokens, visible, self.empty)
+        return _attend(self.queries, tokens, visible, self.empty)[0]
 
 
 class TokenReading(nn.Module):
@@ -149,17 +150,26 @@ class TokenReading(nn.Module):
         inputs: size of what the queries are made from, such as the output of a memory.
         size: E.
         queries: Q.
+        hidden: widths of hidden layers between the inputs and the queries. With them a query can be "the second colour, if
+            one was touched": what is to be looked for then depends on several things that the memory holds.
     """
 
-    def __init__(self, inputs: int, size: int, queries: int = 4) -> None:
+    def __init__(self, inputs: int, size: int, queries: int = 4, hidden: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.count = queries
-        self.queries = _linear(inputs, queries * size)
+        outputs = queries * size
+        self.queries: nn.Module = relu_mlp(inputs, hidden, outputs, gain=1.0) if hidden else _linear(inputs, outputs)
         self.empty = nn.Parameter(torch.zeros(size))
         self.outputs = queries * size
 
-    def forward(self, source: Tensor, tokens: Tensor, visible: Tensor) -> Tensor:
-        """(..., Q * E) for a source (..., inputs), tokens (..., K, E) and ``visible`` (..., K) bool."""
+    def forward(self, source: Tensor, tokens: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """What is read (..., Q * E) and the scores (..., Q, K + 1) of the tokens, those of the empty one last.
+
+        Args:
+            source: (..., inputs).
+            tokens: (..., K, E).
+            visible: (..., K) bool.
+        """
         queries = self.queries(source).unflatten(-1, (self.count, -1))
         return _attend(queries, tokens, visible, self.empty)
 

@@ -83,18 +83,18 @@ def normalized_obs(network: Encoder, steps: Mapping[str, Tensor]) -> Obs:
 
 
 def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, args: Any) -> tuple[Tensor, Tensor]:
-    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (6,).
+    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (9,).
 
     Args:
         learner: the networks.
         episodes: whole episodes.
         count: number of steps that sums are divided by.
-        args: bptt, loss and huber_delta; oracle_weight and counted_weight, where there are these read-outs.
+        args: bptt, loss, huber_delta and target_weight; oracle_weight and counted_weight, where there are these read-outs.
 
     Returns:
-        The loss; and six figures: the action loss, the loss of the oracle's read-out and how often it is right, the share of
-        steps at which actions count, and the loss of the other read-out and how often it is right. All are divided by
-        ``count``.
+        The loss; and nine figures: the action loss, the loss of the oracle's read-out and how often it is right, the share
+        of steps at which actions count, the loss of the other read-out and how often it is right, the loss of the first
+        query and how often it is right, and the share of steps that have a target. All are divided by ``count``.
     """
     network, device = learner.network, learner.device
     replayed = replay(network, episodes, args.bptt)
@@ -102,7 +102,8 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
     chosen = steps["carried"].nonzero().squeeze(1)
     others, *objects = embedded
     tokens, visible = (None if part is None else part[chosen] for part in objects)
-    means = network.actor(network.look(y[chosen], (others[chosen], tokens, visible)))
+    joined, scores = network.look_and_point(y[chosen], (others[chosen], tokens, visible))
+    means = network.actor(joined)
     if args.loss == "huber":
         # Divided by delta, so that the slope far off is 1 whatever delta is.
         each = nn.functional.huber_loss(means, steps["labels"][chosen], reduction="none", delta=args.huber_delta)
@@ -111,7 +112,7 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         each = (means - steps["labels"][chosen]).square()
     action_loss = each.mean(dim=-1).sum() / count
     loss, zero = action_loss, torch.zeros((), device=device)
-    figures = [action_loss, zero, zero, zero + len(chosen) / count, zero, zero]
+    figures = [action_loss, zero, zero, zero + len(chosen) / count, zero, zero, zero, zero, zero]
     if learner.readout is not None:
         known = steps["known"].nonzero().squeeze(1)
         errors, right = learner.readout(y[known], steps["oracle"][known])
@@ -120,7 +121,16 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
     if learner.counted_readout is not None:
         errors, right = learner.counted_readout(y, steps["counted"])
         loss = loss + args.counted_weight * errors.sum() / count
-        figures[4:] = [errors.sum() / count, right.sum() / count]
+        figures[4:6] = [errors.sum() / count, right.sum() / count]
+    if args.target_weight:
+        assert scores is not None
+        target = steps["target"][chosen]
+        aimed = (target >= 0).nonzero().squeeze(1)
+        logits, target = scores[aimed, 0], target[aimed]
+        errors = nn.functional.cross_entropy(logits, target, reduction="none")
+        loss = loss + args.target_weight * errors.sum() / count
+        right = logits.argmax(dim=-1) == target
+        figures[6:] = [errors.sum() / count, right.sum() / count, zero + len(aimed) / count]
     return loss, torch.stack(figures).detach()
 
 
@@ -251,12 +261,14 @@ class EpisodeLearner:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         if len(figures):
-            action, oracle, right, share, counted, counted_right = figures.mean(dim=0).tolist()
+            action, oracle, right, share, counted, counted_right, target, found, aimed = figures.mean(dim=0).tolist()
             row["loss/action"] = action / max(share, 1e-9)  # the mean over the steps at which actions count
             if self.learner.readout is not None:
                 row |= {"loss/oracle": oracle, "imitation/oracle_told": right}
             if self.learner.counted_readout is not None:
                 row |= {"loss/counted": counted, "imitation/counted_told": counted_right}
+            if self.args.target_weight:
+                row |= {"loss/target": target, "imitation/target_found": found / max(aimed, 1e-9)}
         return row
 
     def state_dict(self) -> dict[str, Any]:

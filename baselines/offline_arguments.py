@@ -84,6 +84,7 @@ class SequenceArgs(OfflineArgs):
     """Name in `sequence_policy.MODELS`."""
     bptt: ClassVar[int] = 0
     oracle_weight: ClassVar[float] = 0.0
+    target_weight: ClassVar[float] = 0.0
 
     target_quantile: float = 0.9
     """In evaluations the policy is to reach, from each step on, this quantile of the returns-to-go that the dataset has at
@@ -157,6 +158,8 @@ class IQLArgs(OfflineArgs, MemoryArgs):
 
     algorithm: ClassVar[str] = "iql"
 
+    query_sizes: tuple[int, ...] = ()
+    """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear."""
     bptt: int = 0
     """Gradients go back at most to the last multiple of this many steps. 0: through whole episodes."""
     gamma: float = 0.99
@@ -174,6 +177,7 @@ class IQLArgs(OfflineArgs, MemoryArgs):
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require(self, "bptt", lambda value: value >= 0, "use the number of steps, or 0 for whole episodes")
+        require(self, "query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "gamma", lambda value: 0.0 <= value < 1.0, "use a value from 0 to less than 1")
         require(self, "expectile", lambda value: 0.0 < value < 1.0, "use a value between 0 and 1")
         require(self, "temperature", lambda value: value >= 0.0, "use at least 0")

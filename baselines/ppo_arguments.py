@@ -163,6 +163,9 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     """Widths of the hidden layers of actor and critic, after the memory."""
     token_size: int = 64
     """Size of the token that an object becomes, with --network tokens."""
+    query_sizes: tuple[int, ...] = ()
+    """Widths of the hidden layers between memory and the queries to the objects, with --network tokens; by default the
+    queries are linear."""
     critic_obs: Literal["state"] | None = None
     """What the critic sees besides what the actor and the memory see: state, the full state of a robot task, or nothing.
     Only training needs it; the policy acts on --obs alone."""
@@ -176,7 +179,7 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
-        require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "token_size", lambda width: width >= 1, "use at least 1")
         if self.critic_obs is not None and self.num_workers is not None:
             raise ArgumentError(

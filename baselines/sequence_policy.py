@@ -93,6 +93,7 @@ class SequencePolicy(TokenPolicy):
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""
         values = super().to_dict()
+        del values["query_sizes"]
         options = {name: value for name, value in values["memory_kwargs"].items() if name != "action_size"}
         return {**values, "memory": self.model, "memory_kwargs": options, "horizon": len(self.target_returns)}
 

@@ -48,6 +48,7 @@ class TokenPolicy(PolicyNetwork):
         memory_kwargs: its other options.
         token_size: E, size of a token.
         head_sizes: widths of the hidden layers of actor and critic.
+        query_sizes: widths of the hidden layers of what makes the queries to the objects; none: the queries are linear.
         init_log_std, exploration, normalize_returns: as `networks.ActorCritic`'s.
     """
 
@@ -68,9 +69,10 @@ class TokenPolicy(PolicyNetwork):
         init_log_std: float = -0.5,
         exploration: str = "gaussian",
         normalize_returns: bool = False,
+        query_sizes: Sequence[int] = (),
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs, image_encoder=_image_encoder)
-        self.token_size, self.head_sizes = token_size, tuple(head_sizes)
+        self.token_size, self.head_sizes, self.query_sizes = token_size, tuple(head_sizes), tuple(query_sizes)
         objects = [part for part in self.layout.parts if part.items]
         self.num_objects = objects[0].items if objects else 0
         written = read = self.features  # sizes
@@ -82,7 +84,8 @@ class TokenPolicy(PolicyNetwork):
         self.trunk = relu_mlp(written, (memory_size,))
         self.memory = self.make_memory(memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})})
         if objects:
-            self.reading = TokenReading(self.memory.output_size + self.features, token_size)
+            looking = self.memory.output_size + self.features
+            self.reading = TokenReading(looking, token_size, hidden=self.query_sizes)
             read += self.reading.outputs
         self.head_inputs = self.memory.output_size + read
         self.actor = relu_mlp(self.head_inputs, self.head_sizes, self.action.parameters)
@@ -103,7 +106,8 @@ class TokenPolicy(PolicyNetwork):
         memory = args.memory, args.hidden_size, args.read_memory_kwargs()
         sizes = args.token_size, args.head_sizes, args.init_log_std
         with named_memory_errors(args):
-            return cls(observation, action, args.normalize_obs, *memory, *sizes, **read_ppo_options(args))
+            options = {"query_sizes": args.query_sizes, **read_ppo_options(args)}
+            return cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:
@@ -127,6 +131,7 @@ class TokenPolicy(PolicyNetwork):
             "memory_kwargs": memory,
             "token_size": self.token_size,
             "head_sizes": list(self.head_sizes),
+            "query_sizes": list(self.query_sizes),
         }
 
     def normalize(self, obs: Obs) -> Obs:
@@ -168,11 +173,19 @@ class TokenPolicy(PolicyNetwork):
 
     def look(self, y: Tensor, embedded: Embedded) -> Tensor:
         """What actor and critic see (..., `head_inputs`): y (..., H), what it finds among the tokens, the other parts."""
+        return self.look_and_point(y, embedded)[0]
+
+    def look_and_point(self, y: Tensor, embedded: Embedded) -> tuple[Tensor, Tensor | None]:
+        """As `look`; and how well each token fits each query, (..., Q, K + 1), where there are objects.
+
+        The last column is that of the empty token. Where an object is not visible it is -inf.
+        """
         others, tokens, visible = embedded
         joined = torch.cat([y, others], dim=-1)
         if tokens is None or visible is None:
-            return joined
-        return torch.cat([joined, self.reading(joined, tokens, visible)], dim=-1)
+            return joined, None
+        read, scores = self.reading(joined, tokens, visible)
+        return torch.cat([joined, read], dim=-1), scores
 
     def initial_state(self, n: int) -> State:
         """The recurrent state at the start of an episode, (n, …) each."""

@@ -101,6 +101,7 @@ def _descriptions(network: Any, args: CommonArgs, payload: Mapping[str, Any]) ->
         # As a new network describes itself: a checkpoint of version 1 has other names for the parts of observations.
         described = type(network).from_dict(payload["network"]).to_dict()
         other |= {name: described[name] for name in ("obs_dim", "action_dim") if name in other and name in described}
+        other = {**described, **other}  # a checkpoint may be older than an option of the network
     for values in (own, other):
         if isinstance(network, PolicyNetwork) and "obs_dim" in values:
             parts = ObservationLayout.from_dict(values["obs_dim"]).parts

@@ -351,6 +351,64 @@ def test_a_read_out_tells_which_targets_were_touched(small_env: Any) -> None:
     assert readout(told, errors)[1].tolist() == [1.0, 0.0]
 
 
+def test_the_first_query_learns_to_find_the_target(small_env: Any) -> None:
+    algorithm = learner(small_env, target_weight=1.0, query_sizes=(8,))
+    episodes = episodes_of(small_env, [6, 8])
+    for episode in episodes:
+        length = len(episode["carried"])
+        episode["target"] = torch.full((length,), -1)
+        episode["target"][3:] = 1
+        objects = episode["obs/objects"].unflatten(-1, (3, -1))
+        objects[..., 0] = torch.tensor([1.0, 1.0, 0.0])  # the third object is hidden
+    args = algorithm.args
+    loss, figures = imitation_loss(algorithm.learner, episodes, 14.0, args)
+    args.target_weight = 0.0
+    without = imitation_loss(algorithm.learner, episodes, 14.0, args)[0]
+    args.target_weight = 1.0
+    assert figures[8] == pytest.approx((3 + 5) / 14)
+    torch.testing.assert_close(loss - without, figures[6])
+    optimizer = torch.optim.Adam(algorithm.network.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss, figures = imitation_loss(algorithm.learner, episodes, 14.0, args)
+        loss.backward()
+        optimizer.step()
+    assert figures[7] == figures[8], "it is found in all steps that have one"
+    assert figures[6] < 0.1
+
+
+@pytest.mark.parametrize("env_id", ["BunchOfColors3-v0", "ChainOfColors3-v0", "ShellGameTouch-v0"])
+def test_rollouts_say_what_the_expert_goes_for_where_the_loss_asks(env_id: str) -> None:
+    env = made(env_id=env_id, arm="held")
+    algorithm = learner(env, BC, expert_noise=0.0, num_steps=120, target_weight=1.0, env_id=env_id)
+    obs, _ = env.reset(seed=0)
+    algorithm.on_episode_start(torch.ones(4, dtype=torch.bool))
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    target = batch.steps()["target"]
+    responding = env.unwrapped.timeline.phase(torch.arange(120)) == RESPONSE
+    first = batch.over.to(torch.int8).argmax(dim=0)
+    seen, tcp = batch.obs["objects"].unflatten(-1, (len(env.unwrapped.objects), -1)), batch.obs["joints"][..., -7:-4]
+    for i, end in enumerate(first.tolist()):
+        assert end > 0
+        assert (target[:end, i] == -1)[~responding[:end]].all()
+        at = int(responding.nonzero()[0])
+        goal = int(target[at, i])
+        if env_id == "ShellGameTouch-v0":
+            assert goal == 1 + int(batch.oracle[at, i])
+        elif env_id == "ChainOfColors3-v0":
+            # In the order shown: no candidate follows another one before that is touched.
+            order = torch.unique_consecutive(target[at:end, i][target[at:end, i] >= 0]).tolist()
+            assert order == batch.oracle[at, i].tolist()[: len(order)]
+        else:
+            assert goal in batch.oracle[at, i].tolist()
+        # The expert's hand gets there.
+        distance = torch.linalg.norm(seen[at:end, i, goal, 1:3] - tcp[at:end, i, :2], dim=-1)
+        assert distance.min() < 0.02
+    unasked = learner(env, BC, num_steps=2, env_id=env_id)
+    assert (unasked.rollout(env, obs, EpisodeStats()).target == -1).all()
+    env.close()
+
+
 def test_rollouts_say_which_targets_were_touched_where_a_read_out_asks() -> None:
     env = made(env_id="BunchOfColors3-v0", arm="held")
     sizes = {}
@@ -480,6 +538,10 @@ def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
         ("--huber-delta 0", "--huber-delta 0"),
         ("--counted-weight -1", "--counted-weight -1"),
         ("--env-id TakeItBack-v0 --counted-weight 0.2", "TakeItBack-v0 has no targets"),
+        ("--target-weight -1", "--target-weight -1"),
+        ("--query-sizes 0", "--query-sizes (0,)"),
+        ("--env-id TakeItBack-v0 --target-weight 0.2", "the expert of TakeItBack-v0 does not choose among objects"),
+        ("--obs state --target-weight 0.2", "--obs state has no objects to find"),
         ("--memory gnu", "gnu"),
         ("--memory-kwargs depth", "--memory-kwargs depth"),
         ("--network mlp", "--network mlp"),

@@ -49,9 +49,10 @@ def permuted(obs: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
     return {**obs, "objects": obs["objects"].unflatten(-1, (K, -1))[..., order, :].flatten(-2)}
 
 
-def policy(memory: str = "gru", images: bool = False) -> TokenPolicy:
+def policy(memory: str = "gru", images: bool = False, query_sizes: tuple[int, ...] = ()) -> TokenPolicy:
     torch.manual_seed(0)
-    network = TokenPolicy(layout(images), 8, memory=memory, memory_size=16, token_size=16, head_sizes=(32,))
+    sizes: dict[str, Any] = {"memory_size": 16, "token_size": 16, "head_sizes": (32,), "query_sizes": query_sizes}
+    network = TokenPolicy(layout(images), 8, memory=memory, **sizes)
     with torch.no_grad():
         for parameter in network.parameters():  # small last layers would hide differences
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -80,9 +81,10 @@ def test_a_token_tells_where_an_object_is_and_nothing_of_a_hidden_one() -> None:
     assert torch.equal(token_features(turned, tcp), tokens), "q and -q are one rotation"
 
 
+@pytest.mark.parametrize("query_sizes", [(), (24,)])
 @pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [1, 2, 3, 4, 0]])
-def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int]) -> None:
-    network, obs = policy(), observed(B)
+def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int], query_sizes: tuple[int, ...]) -> None:
+    network, obs = policy(query_sizes=query_sizes), observed(B)
     before, after = (network.embed(network.normalize(one)) for one in (obs, permuted(obs, order)))
     assert before[1] is not None
     assert after[1] is not None
@@ -93,6 +95,12 @@ def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int])
     assert torch.allclose(network.write(after), network.write(before), atol=1e-5)  # invariance
     y = torch.randn(B, 16)
     assert torch.allclose(network.look(y, after), network.look(y, before), atol=1e-5)
+    scores = [network.look_and_point(y, embedded)[1] for embedded in (before, after)]
+    assert scores[0] is not None
+    assert scores[1] is not None
+    assert scores[0].shape == (B, 4, K + 1)
+    assert torch.equal(scores[0][..., :K].isinf(), ~before[2][:, None].expand(B, 4, K))
+    assert torch.allclose(scores[1], scores[0][..., [*order, K]], atol=1e-5)
 
 
 def test_a_policy_does_not_depend_on_the_order_of_objects_but_on_which_is_where() -> None:
@@ -121,7 +129,7 @@ def test_where_nothing_is_visible_the_empty_token_is_read() -> None:
         pooling.empty.fill_(2.0)
         reading.empty.fill_(3.0)
         assert torch.equal(pooling(tokens, hidden), torch.full((B, 32), 2.0))
-        assert torch.equal(reading(torch.randn(B, 4), tokens, hidden), torch.full((B, 32), 3.0))
+        assert torch.equal(reading(torch.randn(B, 4), tokens, hidden)[0], torch.full((B, 32), 3.0))
         # what a hidden token holds does not matter
         some = torch.tensor([True, False, True, True, False]).expand(B, K)
         other = torch.where(some[..., None], tokens, torch.full_like(tokens, 99.0))

@@ -30,7 +30,14 @@ LAYOUT = ObservationLayout(
     (ObservationPart("joints", "vector", (2,)), ObservationPart("rgb", "image", (SIZE, SIZE, 3), 1 / 255))
 )
 OPTIONS = SimpleNamespace(
-    learning_rate=3e-3, huber_delta=0.5, max_grad_norm=1.0, bptt=0, loss="huber", oracle_weight=0.0, counted_weight=0.0
+    learning_rate=3e-3,
+    huber_delta=0.5,
+    max_grad_norm=1.0,
+    bptt=0,
+    loss="huber",
+    oracle_weight=0.0,
+    counted_weight=0.0,
+    target_weight=0.0,
 )
 
 

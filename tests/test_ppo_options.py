@@ -14,7 +14,8 @@ from torch import nn
 
 import mikasa_robo
 from mikasa_robo.baselines import command, ppo_mlp
-from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_policy
+from mikasa_robo.baselines.arguments import ArgumentError
+from mikasa_robo.baselines.checkpoints import load_network, load_policy, read_policy, save_checkpoint, save_policy
 from mikasa_robo.baselines.critics import CRITIC_STATE, ValueScale, last_layer
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.distributed import DistContext
@@ -22,8 +23,9 @@ from mikasa_robo.baselines.env_wrappers import ShowStateToCritic
 from mikasa_robo.baselines.networks import RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs, adapt_learning_rate, apply_gradients, part_loss, value_loss
 from mikasa_robo.baselines.protocol import Setup
-from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
+from mikasa_robo.baselines.warm_start import start_from
 from mikasa_robo.tools import evaluate
 from mikasa_robo.tools.report import collect, write_report
 from mikasa_robo.tools.runs import _agent as agent
@@ -274,6 +276,21 @@ def test_ppo_goes_on_from_imitation_with_a_new_critic(imitated: Path, tmp_path: 
     pytest.importorskip("rliable")
     text = write_report(collection, tmp_path / "report").read_text()
     assert "began with a policy: dagger on RememberColor3-v0, 1,234 steps" in text
+
+
+def test_a_policy_older_than_an_option_of_its_network_can_be_gone_on_with(imitated: Path, tmp_path: Path) -> None:
+    payload = read_policy(imitated)
+    assert payload["network"].pop("query_sizes") == []
+    old = tmp_path / "checkpoint.pt"
+    save_checkpoint(old, payload)
+    args = DAggerArgs(memory_size=16, token_size=16, head_sizes=(16,))
+    layout = ObservationLayout.from_dict(payload["network"]["obs_dim"])
+    network = TokenPolicy.from_args(layout, ActionLayout.from_dict(payload["network"]["action_dim"]), args)
+    start_from(network, args, old, torch.device("cpu"))
+    assert all(torch.equal(value, payload["state_dict"][name]) for name, value in network.state_dict().items())
+    deep = TokenPolicy.from_dict({**payload["network"], "query_sizes": [8]})
+    with pytest.raises(ArgumentError, match=r"has query_sizes \[\], and this run \[8\]"):
+        start_from(deep, args, old, torch.device("cpu"))
 
 
 @pytest.mark.slow

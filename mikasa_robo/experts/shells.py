@@ -53,6 +53,10 @@ class ShellSkill(Skill):
         y = ((level + 0.5) / self.levels * 2 - 1) * REACH_OF_ROW
         return (view.position[:, 1:, 1] - y[:, None]).abs().argmin(dim=1, keepdim=True).to(torch.float32)
 
+    def target(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        mug = 1 + cue[:, 0].to(torch.int64)
+        return mug.masked_fill(info["phase"] != RESPONSE, -1)
+
     def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
         index = 1 + cue[:, 0].to(torch.int64)
         row = torch.arange(len(index), device=index.device)

@@ -134,6 +134,13 @@ class Skill(ABC):
         (``counted``, ``touched``).
         """
 
+    def target(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor | None:
+        """Which object the hand goes for: its row in the view (N,) int64, or -1 while it goes for none.
+
+        None: this skill does not choose among objects.
+        """
+        return None
+
     def attempt(self, number: Tensor) -> Tensor:
         """(N, size) the cue that stands for candidate ``number`` (N,)."""
         return number[:, None].to(torch.float32).expand(-1, self.size)

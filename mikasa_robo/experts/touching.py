@@ -90,7 +90,8 @@ class TouchSkill(Skill):
         order = torch.argsort(torch.where(last > 0, last.to(u.dtype), u - 1), dim=1)
         return order[:, -self.size :].to(torch.float32)
 
-    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+    def _next(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """The candidate to touch now (N,), and whether all targets have been touched (N,) bool."""
         target, counted = cue.to(torch.int64), info["counted"]
         touched = counted.gather(1, target)
         if self._choice.ordered:
@@ -98,10 +99,18 @@ class TouchSkill(Skill):
         else:
             missing = torch.zeros_like(view.visible).scatter(1, target, ~touched)
             index = nearest(view.position, view.tcp, missing)
+        return index, touched.all(dim=1)
+
+    def target(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        index, complete = self._next(view, cue, info)
+        return index.masked_fill(complete | (info["phase"] != RESPONSE), -1)
+
+    def act(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
+        index, complete = self._next(view, cue, info)
         row = torch.arange(len(index), device=index.device)
         place = view.position[row, index]
         action = press(self.arm, view, place[:, :2], place[:, 2] + self._half_heights[index], self._highest, self.wrist)
-        action = torch.where(touched.all(dim=1, keepdim=True), still(view), action)
+        action = torch.where(complete[:, None], still(view), action)
         ready = self.wait(view, (-0.03, 0.0, self._highest + 0.05))
         return torch.where((info["phase"] == RESPONSE)[:, None], action, ready)
 
