@@ -168,10 +168,16 @@ def test_the_published_sweeps_hold_every_task_and_memory(tmp_path: Path) -> None
     assert len(sweeps["delays"]["variant"]) == 45
     small = tmp_path / "table.toml"
     tasks = "\n".join(f'    "{task}",' for task in sweeps["table"]["tasks"])
-    small.write_text((HOME / "table.toml").read_text().replace(tasks, '"RememberColor3-v0", "InterceptFast-v0"'))
-    runs = read_plan(small).runs
-    assert [run.options["env_kwargs"] for run in runs] == [["arm=held"]] * 9 + [[]] * 9
-    assert {run.options["total_timesteps"] for run in runs} == {61_440}
+    few = ["RememberColor3-v0", "InterceptFast-v0", "BunchOfColors3-v0"]
+    general, special = (HOME / "table.toml").read_text().replace(tasks, f"{few}"[1:-1]).split("[task_options", 1)
+    # A pattern that fits none of the tasks would be refused.
+    kept = [part for part in special.split("[task_options") if part.startswith(('."Intercept', '."Bunch'))]
+    small.write_text("[task_options".join([general, *kept]))
+    colors, intercept, bunch = ([run.options for run in read_plan(small).runs[9 * k : 9 * k + 9]] for k in range(3))
+    assert all(options["env_kwargs"] == ["arm=held"] for options in colors + bunch)
+    assert all(options["env_kwargs"] == [] and options["target_weight"] == 0.0 for options in intercept)
+    assert {options["counted_weight"] for options in bunch} == {0.3}
+    assert {options["total_timesteps"] for options in colors + intercept + bunch} == {92_160}
 
 
 def test_columns_can_be_the_variants(tmp_path: Path) -> None:
