@@ -94,7 +94,7 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
     Returns:
         The loss; and nine figures: the action loss, the loss of the oracle's read-out and how often it is right, the share
         of steps at which actions count, the loss of the other read-out and how often it is right, the loss of the first
-        query and how often it is right, and the share of steps that have a target. All are divided by ``count``.
+        query and how often it is right, and the share of steps that have a visible target. All are divided by ``count``.
     """
     network, device = learner.network, learner.device
     replayed = replay(network, episodes, args.bptt)
@@ -102,7 +102,10 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
     chosen = steps["carried"].nonzero().squeeze(1)
     others, *objects = embedded
     tokens, visible = (None if part is None else part[chosen] for part in objects)
-    joined, scores = network.look_and_point(y[chosen], (others[chosen], tokens, visible))
+    seen: Embedded = (others[chosen], tokens, visible)
+    joined, scores = (
+        network.look_and_point(y[chosen], seen) if args.target_weight else (network.look(y[chosen], seen), None)
+    )
     means = network.actor(joined)
     if args.loss == "huber":
         # Divided by delta, so that the slope far off is 1 whatever delta is.
@@ -122,11 +125,11 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         errors, right = learner.counted_readout(y, steps["counted"])
         loss = loss + args.counted_weight * errors.sum() / count
         figures[4:6] = [errors.sum() / count, right.sum() / count]
-    if args.target_weight:
-        assert scores is not None
-        target = steps["target"][chosen]
-        aimed = (target >= 0).nonzero().squeeze(1)
-        logits, target = scores[aimed, 0], target[aimed]
+    if scores is not None:
+        logits, target = scores[:, 0], steps["target"][chosen]
+        visible_target = logits.gather(1, target.clamp(min=0)[:, None])[:, 0].isfinite()
+        aimed = ((target >= 0) & visible_target).nonzero().squeeze(1)
+        logits, target = logits[aimed], target[aimed]
         errors = nn.functional.cross_entropy(logits, target, reduction="none")
         loss = loss + args.target_weight * errors.sum() / count
         right = logits.argmax(dim=-1) == target

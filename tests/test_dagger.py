@@ -375,6 +375,10 @@ def test_the_first_query_learns_to_find_the_target(small_env: Any) -> None:
         optimizer.step()
     assert figures[7] == figures[8], "it is found in all steps that have one"
     assert figures[6] < 0.1
+    episodes[0]["target"][5] = 2
+    hidden = imitation_loss(algorithm.learner, episodes, 14.0, args)[1]
+    assert hidden[8] == pytest.approx((2 + 5) / 14), "what is hidden cannot be found"
+    assert hidden.isfinite().all()
 
 
 @pytest.mark.parametrize("env_id", ["BunchOfColors3-v0", "ChainOfColors3-v0", "ShellGameTouch-v0"])
