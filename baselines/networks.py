@@ -212,7 +212,7 @@ class RecurrentActorCritic(PolicyNetwork):
         Returns:
             the distribution of actions, values (B,) and the new state, (B, …) each.
         """
-        return self._forward(self.memory.step, normalized_obs, state, starts)
+        return self._forward(self.memory.step, normalized_obs, state, starts)[:3]
 
     def forward_sequence(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
         """S steps of B environments, with gradients through time that stop where episodes begin.
@@ -225,15 +225,21 @@ class RecurrentActorCritic(PolicyNetwork):
         Returns:
             the distribution of actions (S, B, A), values (S, B) and the state after the last step, (B, …) each.
         """
+        return self.forward_memory(normalized_obs, state, starts)[:3]
+
+    def forward_memory(
+        self, normalized_obs: Obs, state: State, starts: Tensor
+    ) -> tuple[Distribution, Tensor, State, Tensor]:
+        """As `forward_sequence`; and the outputs of the memory (S, B, H)."""
         return self._forward(self.memory.forward_sequence, normalized_obs, state, starts)
 
     def _forward(
         self, run: Callable[..., Any], normalized_obs: Obs, state: State, starts: Tensor
-    ) -> tuple[Distribution, Tensor, State]:
+    ) -> tuple[Distribution, Tensor, State, Tensor]:
         inputs = self.trunk(self.encode(normalized_obs))  # (…, B, W)
         outputs, state = run(inputs, state, starts)
         joined = torch.cat([inputs, outputs], dim=-1)
-        return self.distribution_of(joined), self.value_of(joined, normalized_obs), state
+        return self.distribution_of(joined), self.value_of(joined, normalized_obs), state, outputs
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The LSTM's weights were the network's own before there were other memories.

@@ -22,6 +22,7 @@ from .protocol import Network, Setup
 
 __all__ = [
     "PPO",
+    "PPO_FIGURES",
     "PPOArgs",
     "adapt_learning_rate",
     "apply_gradients",
@@ -43,6 +44,8 @@ MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 """Bounds of the adaptive learning rate."""
 LEARNING_RATE_FACTOR = 1.5
 """What it is multiplied or divided by."""
+PPO_FIGURES = 5
+"""Number of figures of a minibatch, see `mean_figures`."""
 
 
 class PPO:

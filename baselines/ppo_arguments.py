@@ -169,6 +169,10 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     critic_obs: Literal["state"] | None = None
     """What the critic sees besides what the actor and the memory see: state, the full state of a robot task, or nothing.
     Only training needs it; the policy acts on --obs alone."""
+    oracle_weight: float = 0.0
+    """Weight of an auxiliary loss, for robot tasks: a linear read-out, from the memory, of what has to be remembered, after
+    the cue; cross-entropy for whole numbers, else mean squared error. It teaches the memory what to hold. Only training
+    needs it, and the policy is not changed by it."""
 
     @property
     def run_name(self) -> str:
@@ -181,6 +185,11 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
         require(self, "encoder_sizes", lambda widths: min(widths, default=0) >= 1, "use widths of at least 1")
         require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "token_size", lambda width: width >= 1, "use at least 1")
+        require(self, "oracle_weight", lambda weight: weight >= 0.0, "use at least 0")
+        if self.oracle_weight and self.num_workers is not None:
+            raise ArgumentError(
+                f"--oracle-weight {self.oracle_weight} reads the oracle where the simulation is; leave --num-workers out"
+            )
         if self.critic_obs is not None and self.num_workers is not None:
             raise ArgumentError(
                 f"--critic-obs {self.critic_obs} reads the state where the simulation is; leave --num-workers out"

@@ -35,7 +35,18 @@ from .environments import EnvFactory
 from .exploration import NoiseSource
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy
-from .ppo import PPO, minibatches, part_loss, rescale_values, standardize, summarize, take_step, value_unit
+from .oracle_teacher import OracleTeacher
+from .ppo import (
+    PPO,
+    PPO_FIGURES,
+    minibatches,
+    part_loss,
+    rescale_values,
+    standardize,
+    summarize,
+    take_step,
+    value_unit,
+)
 from .ppo_arguments import PPOArgs, PPOMemoryArgs, RecurrentPPOArgs
 from .ppo_arguments import PPOLSTMArgs as Args
 from .protocol import RecurrentNetwork, Setup
@@ -64,6 +75,8 @@ class Rollout:
     last_state: State  # (N, …), likewise
     last_value: Tensor  # (N,) value of last_obs
     carried: Tensor | None = None  # (S, N, A) smooth noise of the step before, in standard deviations
+    oracle: Tensor | None = None  # (S, N, d) what has to be remembered, where a teacher asks
+    known: Tensor | None = None  # (S, N) bool, it can be known, likewise
 
 
 @torch.no_grad()
@@ -78,6 +91,7 @@ def rollout(
     stats: EpisodeStats,
     dist: DistContext | None = None,
     noise: NoiseSource | None = None,
+    teacher: OracleTeacher | None = None,
 ) -> Rollout:
     """Play ``num_steps`` steps with sampled actions and automatic resets.
 
@@ -85,6 +99,7 @@ def rollout(
         obs: (N, …) raw observations to start from.
         starts: (N,) bool, an episode begins with ``obs``.
         state: (N, …) recurrent state before ``obs``.
+        teacher: is told what has to be remembered.
     """
     noise = noise or NoiseSource(network, generator, dist or DistContext())
     device, action, n = network.device, network.action, env.num_envs
@@ -94,6 +109,8 @@ def rollout(
     log_probs, values, rewards = torch.empty((3, num_steps, n), device=device).unbind()
     final_values = torch.zeros((num_steps, n), device=device)
     carried: list[Tensor] = []
+    told: list[tuple[Tensor, Tensor]] = []
+    info = {} if teacher is None else teacher.task.get_info()
     begun, terminated, truncated = torch.empty((3, num_steps, n), dtype=torch.bool, device=device).unbind()
 
     for t in range(num_steps):
@@ -103,12 +120,16 @@ def rollout(
         actions[t], log_probs[t], before = noise.act(distribution, n)
         if before is not None:
             carried.append(before)
+        if teacher is not None:
+            told.append(teacher.tell(info))
         obs, reward, ends, cuts, info = env.step(action.to_env(actions[t]).to(env.device))
         rewards[t], terminated[t], truncated[t] = reward, ends, cuts
         starts = ends | cuts
         stats.record(info, starts)
         if "final_observation" in info:
             final_values[t] = value_of_truncated(network, info["final_observation"], state, cuts)
+        if teacher is not None and "cut_short" in info:  # these were reset after `info` had been made
+            info = teacher.task.get_info()
 
     obs = map_tensors(lambda x: x.to(device, copy=True), obs)
     starts = starts.to(device)
@@ -128,6 +149,7 @@ def rollout(
         state,
         network.step(network.normalize(obs), state, starts)[1],
         torch.stack(carried) if carried else None,
+        *((torch.stack(part) for part in zip(*told, strict=True)) if told else ()),
     )
 
 
@@ -163,8 +185,12 @@ def update(
     generator: torch.Generator,
     dist: DistContext | None = None,
     warming: bool = False,
+    teacher: OracleTeacher | None = None,
 ) -> dict[str, float]:
-    """One PPO update from a rollout, with ``warming`` of the critic alone; returns figures for the log."""
+    """One PPO update from a rollout, with ``warming`` of the critic alone; returns figures for the log.
+
+    A ``teacher`` adds its loss, except in the warm-up: the memory does not change then.
+    """
     dist = dist or DistContext()
     steps, n = batch.rewards.shape
     advantages, returns = compute_gae(
@@ -181,43 +207,70 @@ def update(
         obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
         rescale_values(network, returns, dist)
         unit = value_unit(network)
+    teacher = None if warming else teacher
+    if teacher is not None:
+        assert batch.oracle is not None
+        teacher.learn_scale(batch.oracle, dist)
     figures: list[Tensor] = []
-    with BatchThreads(network, args.compile) as threads:
+    with BatchThreads(network if teacher is None else teacher, args.compile) as threads:
         for chosen in minibatches(n * dist.size, args, generator, batch.rewards.device):
             count, envs = steps * len(chosen), dist.own_envs(chosen, n)
             standardized = standardize(advantages[:, envs], args, dist)
 
             def loss(rows: slice) -> tuple[Tensor, Tensor]:
                 part = envs[rows]  # noqa: B023  all are used at once
-                evaluated = evaluate(network, obs, batch, part, args.noise_correlation)
+                evaluated, y = evaluate(network, obs, batch, part, args.noise_correlation, teacher is not None)
                 old, targets, values = batch.log_probs[:, part], returns[:, part], batch.values[:, part]
-                return part_loss(evaluated, old, standardized[:, rows], targets, count, args, values, unit, warming)  # noqa: B023
+                advantage = standardized[:, rows]  # noqa: B023
+                term, found = part_loss(evaluated, old, advantage, targets, count, args, values, unit, warming)  # noqa: B023
+                if teacher is None:
+                    return term, found
+                assert y is not None
+                assert batch.oracle is not None
+                assert batch.known is not None
+                lesson, told = teacher.loss(y, batch.oracle[:, part], batch.known[:, part], count)  # noqa: B023
+                return term + lesson, torch.cat([found, told])
 
             found = threads.backward(len(envs), loss)
             if not take_step(network, optimizer, found, len(figures), args, dist, warming):
                 break
+            if teacher is not None:
+                teacher.step(dist)
             figures.append(found)
-    return summarize(figures, batch.values, returns, network, optimizer, dist)
+    row = summarize([found[:PPO_FIGURES] for found in figures], batch.values, returns, network, optimizer, dist)
+    if teacher is not None:
+        row |= teacher.describe(dist.sum(torch.stack([found[PPO_FIGURES:] for found in figures])))
+    return row
 
 
 def evaluate(
-    network: RecurrentNetwork, obs: Obs, batch: Rollout, envs: Tensor, correlation: float = 0.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probability, entropy and value of the rollouts of environments ``envs`` (B,), (S, B) each, with gradients.
+    network: Any, obs: Obs, batch: Rollout, envs: Tensor, correlation: float = 0.0, shows_memory: bool = False
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """What the present network makes of the rollouts of environments ``envs`` (B,), with gradients.
 
     Args:
+        network: a `protocol.RecurrentNetwork`.
         obs: (S, N, …) normalised.
         correlation: of smooth noise, where the rollout has some.
+        shows_memory: whether the outputs of the memory are wanted.
+
+    Returns:
+        Log-probability, entropy and value, (S, B) each; and the outputs of the memory (S, B, H), or None.
     """
     if not len(envs):  # this process has no share in the minibatch
         nothing = batch.rewards[:, envs]
-        return nothing, nothing, nothing
+        memory = nothing.new_zeros((*nothing.shape, network.memory.output_size)) if shows_memory else None
+        return (nothing, nothing, nothing), memory
     part, state = map_tensors(lambda x: x[:, envs], obs), map_tensors(lambda x: x[envs], batch.state)
-    distribution, value, _ = network.forward_sequence(part, state, batch.starts[:, envs])
+    y = None
+    if shows_memory:
+        distribution, value, _, y = network.forward_memory(part, state, batch.starts[:, envs])
+    else:
+        distribution, value, _ = network.forward_sequence(part, state, batch.starts[:, envs])
     if batch.carried is not None:
         assert isinstance(distribution, Gaussian)
         distribution = distribution.given(batch.carried[:, envs], correlation)
-    return distribution.log_prob(batch.actions[:, envs]), distribution.entropy(), value
+    return (distribution.log_prob(batch.actions[:, envs]), distribution.entropy(), value), y
 
 
 class PPOLSTM(PPO):
@@ -230,6 +283,7 @@ class PPOLSTM(PPO):
         super().__init__(args, setup)
         self.state: State = self.network.initial_state(setup.num_envs)
         self.starts = torch.ones(setup.num_envs, dtype=torch.bool, device=setup.device)
+        self.teacher = OracleTeacher(args, setup, self.network) if args.oracle_weight else None
 
     def on_episode_start(self, starts: Tensor) -> None:
         """In the environments where ``starts`` (N,) bool is True an episode begins with the next observation."""
@@ -239,14 +293,28 @@ class PPOLSTM(PPO):
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See the function of that name; continues from the recurrent state of the last rollout."""
         steps, begin = self.args.num_steps, (self.starts, self.state)
-        batch = rollout(env, self.network, obs, *begin, steps, self.generator, stats, self.dist, self.noise)
+        batch = rollout(
+            env, self.network, obs, *begin, steps, self.generator, stats, self.dist, self.noise, self.teacher
+        )
         self.starts, self.state = batch.last_starts, batch.last_state
         return batch
 
     def update(self, batch: Rollout) -> dict[str, float]:
         """See the function of that name."""
-        row = update(self.network, self.optimizer, batch, self.args, self.generator, self.dist, self.warming)
+        row = update(
+            self.network, self.optimizer, batch, self.args, self.generator, self.dist, self.warming, self.teacher
+        )
         return self.with_std(row)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `PPO.state_dict`; with the read-out of ``--oracle-weight``."""
+        return super().state_dict() | ({} if self.teacher is None else {"teacher": self.teacher.save()})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
+        if self.teacher is not None:
+            self.teacher.restore(state["teacher"])
 
 
 class PPOMemory(PPOLSTM):

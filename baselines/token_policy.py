@@ -193,19 +193,25 @@ class TokenPolicy(PolicyNetwork):
 
     def step(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
         """One step of B environments; see `protocol.RecurrentNetwork`."""
-        return self._forward(normalized_obs, state, starts)
+        return self._forward(normalized_obs, state, starts)[:3]
 
     def forward_sequence(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
         """S steps of B environments, with gradients; see `protocol.RecurrentNetwork`."""
+        return self._forward(normalized_obs, state, starts)[:3]
+
+    def forward_memory(
+        self, normalized_obs: Obs, state: State, starts: Tensor
+    ) -> tuple[Distribution, Tensor, State, Tensor]:
+        """As `forward_sequence`; and the outputs of the memory (S, B, H)."""
         return self._forward(normalized_obs, state, starts)
 
-    def _forward(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State]:
+    def _forward(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Distribution, Tensor, State, Tensor]:
         embedded = self.embed(normalized_obs)
         run = self.memory.step if starts.ndim == 1 else self.memory.forward_sequence
         assert isinstance(state, dict)
         y, state = run(self.write(embedded), state, starts)
         joined = self.look(y, embedded)
-        return self.distribution_of(joined), self.value_of(joined, normalized_obs), state
+        return self.distribution_of(joined), self.value_of(joined, normalized_obs), state, y
 
 
 def _image_encoder(shape: tuple[int, ...]) -> ImpalaEncoder:
