@@ -89,8 +89,8 @@ class Labeler:
         """
         return self._expert.act(self._objects_of(obs, info), info).clamp(-1.0, 1.0)
 
-    def target(self, obs: Obs, info: Mapping[str, Any]) -> Tensor | None:
-        """The object (N,) int64 to go for at this step, -1 for none; None where there is no choice, see `tells_targets`.
+    def target(self, obs: Obs, info: Mapping[str, Any]) -> Tensor:
+        """The object (N,) int64 to go for at this step, or -1 for none.
 
         Args:
             obs, info: as in `label`.
@@ -219,9 +219,8 @@ class Imitation(EpisodeLearner):
             seen.append(map_tensors(lambda x: x.to(device, copy=True), obs))
             self.labeler.reset(self.starts.to(env.device))
             label = self.labeler.label(obs, info).to(device)
-            target = self.labeler.target(obs, info) if self.args.target_weight else None
-            if target is None:
-                target = torch.full_like(self.starts, -1, dtype=torch.int64)
+            no_target = torch.full_like(self.starts, -1, dtype=torch.int64)
+            target = self.labeler.target(obs, info) if self.args.target_weight else no_target
             action = self.act(seen[-1], label, beta)
             responding = info["phase"] == RESPONSE
             carried = responding if self.task.arm == "held" else torch.ones_like(responding)

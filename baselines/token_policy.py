@@ -106,7 +106,8 @@ class TokenPolicy(PolicyNetwork):
         memory = args.memory, args.hidden_size, args.read_memory_kwargs()
         sizes = args.token_size, args.head_sizes, args.init_log_std
         with named_memory_errors(args):
-            options = {"query_sizes": args.query_sizes, **read_ppo_options(args)}
+            # An algorithm from elsewhere may be older than this option.
+            options = {"query_sizes": getattr(args, "query_sizes", ()), **read_ppo_options(args)}
             return cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
 
     @classmethod

@@ -413,6 +413,15 @@ def test_rollouts_say_what_the_expert_goes_for_where_the_loss_asks(env_id: str) 
     env.close()
 
 
+def test_episodes_kept_before_targets_were_recorded_have_none(small_env: Any) -> None:
+    algorithm = learner(small_env)
+    algorithm.keep(episodes_of(small_env, [6, 8]))
+    state = algorithm.state_dict()
+    assert "target" not in state["buffer"]["steps"]
+    algorithm.load_state_dict(state)
+    assert [episode["target"].tolist() for episode in algorithm.buffer.episodes] == [[-1] * 6, [-1] * 8]
+
+
 def test_rollouts_say_which_targets_were_touched_where_a_read_out_asks() -> None:
     env = made(env_id="BunchOfColors3-v0", arm="held")
     sizes = {}

@@ -134,12 +134,12 @@ class Skill(ABC):
         (``counted``, ``touched``).
         """
 
-    def target(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor | None:
+    def target(self, view: View, cue: Tensor, info: Mapping[str, Any]) -> Tensor:
         """Which object the hand goes for: its row in the view (N,) int64, or -1 while it goes for none.
 
-        None: this skill does not choose among objects.
+        A skill that chooses among objects overrides this.
         """
-        return None
+        return torch.full((self.num_envs,), -1, dtype=torch.int64, device=self.device)
 
     def attempt(self, number: Tensor) -> Tensor:
         """(N, size) the cue that stands for candidate ``number`` (N,)."""
