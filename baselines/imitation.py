@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,17 @@ from .spaces import Obs
 from .threads import BatchThreads
 from .token_policy import Embedded, TokenPolicy
 
-__all__ = ["OBS", "EpisodeLearner", "Learner", "Replayed", "imitation_loss", "normalized_obs", "replay", "run_memory"]
+__all__ = [
+    "OBS",
+    "EpisodeLearner",
+    "Figures",
+    "Learner",
+    "Replayed",
+    "imitation_loss",
+    "normalized_obs",
+    "replay",
+    "run_memory",
+]
 
 OBS = "obs/"
 """Begin of the names of the parts of an observation in an `Episode`."""
@@ -82,8 +92,26 @@ def normalized_obs(network: Encoder, steps: Mapping[str, Tensor]) -> Obs:
     return network.normalize(obs.get("", obs))
 
 
+class Figures(NamedTuple):
+    """The figures of a minibatch, in the order in which `imitation_loss` stacks them. All are divided by its ``count``."""
+
+    action_loss: float
+    oracle_loss: float
+    oracle_right: float
+    """How often the read-out of the oracle is right."""
+    acting: float
+    """The share of steps at which actions count."""
+    counted_loss: float
+    counted_right: float
+    target_loss: float
+    """The loss of the first query."""
+    target_right: float
+    aimed: float
+    """The share of steps that have a visible target."""
+
+
 def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, args: Any) -> tuple[Tensor, Tensor]:
-    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (9,).
+    """What some episodes add to the loss of a minibatch (), with gradients, and to its `Figures` (9,).
 
     Args:
         learner: the networks.
@@ -92,9 +120,7 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         args: bptt, loss, huber_delta and target_weight; oracle_weight and counted_weight, where there are these read-outs.
 
     Returns:
-        The loss; and nine figures: the action loss, the loss of the oracle's read-out and how often it is right, the share
-        of steps at which actions count, the loss of the other read-out and how often it is right, the loss of the first
-        query and how often it is right, and the share of steps that have a visible target. All are divided by ``count``.
+        The loss, and the figures in one tensor. Those of a loss that is not asked for are 0.
     """
     network, device = learner.network, learner.device
     replayed = replay(network, episodes, args.bptt)
@@ -115,16 +141,17 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         each = (means - steps["labels"][chosen]).square()
     action_loss = each.mean(dim=-1).sum() / count
     loss, zero = action_loss, torch.zeros((), device=device)
-    figures = [action_loss, zero, zero, zero + len(chosen) / count, zero, zero, zero, zero, zero]
+    figures = dict.fromkeys(Figures._fields, zero)
+    figures |= {"action_loss": action_loss, "acting": zero + len(chosen) / count}
     if learner.readout is not None:
         known = steps["known"].nonzero().squeeze(1)
         errors, right = learner.readout(y[known], steps["oracle"][known])
         loss = loss + args.oracle_weight * errors.sum() / count
-        figures[1:3] = [errors.sum() / count, right.sum() / count]
+        figures |= {"oracle_loss": errors.sum() / count, "oracle_right": right.sum() / count}
     if learner.counted_readout is not None:
         errors, right = learner.counted_readout(y, steps["counted"])
         loss = loss + args.counted_weight * errors.sum() / count
-        figures[4:6] = [errors.sum() / count, right.sum() / count]
+        figures |= {"counted_loss": errors.sum() / count, "counted_right": right.sum() / count}
     if scores is not None:
         logits, target = scores[:, 0], steps["target"][chosen]
         visible_target = logits.gather(1, target.clamp(min=0)[:, None])[:, 0].isfinite()
@@ -133,8 +160,9 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         errors = nn.functional.cross_entropy(logits, target, reduction="none")
         loss = loss + args.target_weight * errors.sum() / count
         right = logits.argmax(dim=-1) == target
-        figures[6:] = [errors.sum() / count, right.sum() / count, zero + len(aimed) / count]
-    return loss, torch.stack(figures).detach()
+        figures |= {"target_loss": errors.sum() / count, "target_right": right.sum() / count}
+        figures["aimed"] = zero + len(aimed) / count
+    return loss, torch.stack(list(figures.values())).detach()
 
 
 def run_memory(memory: Any, x: Tensor, bptt: int) -> Tensor:
@@ -264,14 +292,19 @@ class EpisodeLearner:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         if len(figures):
-            action, oracle, right, share, counted, counted_right, target, found, aimed = figures.mean(dim=0).tolist()
-            row["loss/action"] = action / max(share, 1e-9)  # the mean over the steps at which actions count
+            mean = Figures(*figures.mean(dim=0).tolist())
+            row["loss/action"] = mean.action_loss / max(
+                mean.acting, 1e-9
+            )  # the mean over the steps at which actions count
             if self.learner.readout is not None:
-                row |= {"loss/oracle": oracle, "imitation/oracle_told": right}
+                row |= {"loss/oracle": mean.oracle_loss, "imitation/oracle_told": mean.oracle_right}
             if self.learner.counted_readout is not None:
-                row |= {"loss/counted": counted, "imitation/counted_told": counted_right}
+                row |= {"loss/counted": mean.counted_loss, "imitation/counted_told": mean.counted_right}
             if self.args.target_weight:
-                row |= {"loss/target": target, "imitation/target_found": found / max(aimed, 1e-9)}
+                row |= {
+                    "loss/target": mean.target_loss,
+                    "imitation/target_found": mean.target_right / max(mean.aimed, 1e-9),
+                }
         return row
 
     def state_dict(self) -> dict[str, Any]:

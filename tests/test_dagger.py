@@ -21,7 +21,7 @@ from mikasa_robo.baselines.dagger import BC, DAgger, Imitation
 from mikasa_robo.baselines.dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer, EpisodeCutter
-from mikasa_robo.baselines.imitation import imitation_loss, run_memory
+from mikasa_robo.baselines.imitation import Figures, imitation_loss, run_memory
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import make_memory
 from mikasa_robo.baselines.protocol import Setup
@@ -279,7 +279,7 @@ def test_a_minibatch_is_the_sum_of_its_episodes_and_padding_is_nothing(small_env
     alone = [imitation_loss(algorithm.learner, [one], 19.0, algorithm.args) for one in episodes]
     assert torch.allclose(together, torch.stack([value for value, _ in alone]).sum(), atol=1e-6)
     assert torch.allclose(figures, torch.stack([value for _, value in alone]).sum(dim=0), atol=1e-6)
-    assert figures[3] == pytest.approx((2 + 7 + 4) / 19)
+    assert Figures(*figures).acting == pytest.approx((2 + 7 + 4) / 19)
 
 
 def test_actions_that_are_not_carried_out_do_not_count(small_env: Any) -> None:
@@ -303,7 +303,7 @@ def test_the_read_out_teaches_the_memory_and_leaves_the_action_alone(small_env: 
     loss, figures = imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)
     loss.backward()
     network = algorithm.network
-    assert figures[0] == 0.0
+    assert Figures(*figures).action_loss == 0.0
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.memory.parameters())
     assert all(p.grad is None or not p.grad.any() for p in [*network.actor.parameters(), *network.critic.parameters()])
 
@@ -337,8 +337,8 @@ def test_a_read_out_tells_which_targets_were_touched(small_env: Any) -> None:
     # Candidate 0 is a coin's toss; of 1 and 2 the read-out is sure, and each error costs 40.
     expected = (math.log(2.0) + 40.0 * (1.0 - counted[:, 1]).mean() + 40.0 * counted[:, 2].mean()) / 3
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    assert figures[4] == loss
-    assert figures[0] == 0.0
+    assert Figures(*figures).counted_loss == loss
+    assert Figures(*figures).action_loss == 0.0
     algorithm.learner.counted_readout.linear.reset_parameters()
     imitation_loss(algorithm.learner, episodes, 14.0, algorithm.args)[0].backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in algorithm.network.memory.parameters())
@@ -365,16 +365,16 @@ def test_the_first_query_learns_to_find_the_target(small_env: Any) -> None:
     args.target_weight = 0.0
     without = imitation_loss(algorithm.learner, episodes, 14.0, args)[0]
     args.target_weight = 1.0
-    assert figures[8] == pytest.approx((3 + 5) / 14)
-    torch.testing.assert_close(loss - without, figures[6])
+    assert Figures(*figures).aimed == pytest.approx((3 + 5) / 14)
+    torch.testing.assert_close(loss - without, Figures(*figures).target_loss)
     optimizer = torch.optim.Adam(algorithm.network.parameters(), lr=0.01)
     for _ in range(60):
         optimizer.zero_grad()
         loss, figures = imitation_loss(algorithm.learner, episodes, 14.0, args)
         loss.backward()
         optimizer.step()
-    assert figures[7] == figures[8], "it is found in all steps that have one"
-    assert figures[6] < 0.1
+    assert Figures(*figures).target_right == Figures(*figures).aimed, "it is found in all steps that have one"
+    assert Figures(*figures).target_loss < 0.1
     episodes[0]["target"][5] = 2
     hidden = imitation_loss(algorithm.learner, episodes, 14.0, args)[1]
     assert hidden[8] == pytest.approx((2 + 5) / 14), "what is hidden cannot be found"

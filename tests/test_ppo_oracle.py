@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from torch import Tensor
 from train_helpers import assert_same_policy
 
 import mikasa_robo
-from mikasa_robo.baselines import command
+from mikasa_robo.baselines import command, ppo_lstm
 from mikasa_robo.baselines.checkpoints import read_policy
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.env_wrappers import StaggeredEpisodes
@@ -24,6 +27,7 @@ from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.tools.plot import read_progress
 
+ROOT = Path(__file__).parents[1]
 N, S = 6, 70
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -146,3 +150,33 @@ def test_a_run_with_a_read_out_is_resumed_exactly(tmp_path: Path) -> None:
     assert_same_policy(whole, part)
     assert not any("readout" in name for name in read_policy(whole / "checkpoint.pt")["state_dict"])
     assert float(read_progress(whole)[-1]["loss/oracle"]) > 0.0
+
+
+def test_two_processes_teach_what_one_does_with_twice_the_environments(tmp_path: Path) -> None:
+    """The read-out's gradients come from the steps of both processes, and both have the same read-out."""
+    argv = shlex.split(
+        "--env-id RememberColor3-v0 --obs objects+joints --preset none --env-kwargs response_steps=5 --num-steps 32 "
+        "--num-minibatches 1 --update-epochs 2 --target-kl 0 --stagger-groups 1 --eval-every 0 --eval-episodes 2 "
+        "--eval-num-envs 2 --no-video --torch-threads 1 --sim-backend physx_cpu --lstm-size 16 --oracle-weight 0.3 "
+        "--total-timesteps 128"
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert ppo_lstm.main([*argv, "--num-envs", "2", "--run-dir", str(one)]) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    done = subprocess.run(
+        [*torchrun, "mikasa_robo.baselines.ppo_lstm", *argv, "--num-envs", "1", "--run-dir", str(two)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    weights, others = (read_policy(folder / "checkpoint.pt")["state_dict"] for folder in (one, two))
+    for name, value in weights.items():
+        torch.testing.assert_close(others[name], value, atol=1e-5, rtol=1e-5, msg=lambda m: f"{name}: {m}")  # noqa: B023
+    rows, other_rows = read_progress(one), read_progress(two)
+    assert [float(row["step"]) for row in rows] == [64.0, 128.0]
+    for figure in ("loss/oracle", "loss/oracle_told", "loss/value"):
+        found = [float(row[figure]) for row in other_rows]
+        assert found == pytest.approx([float(row[figure]) for row in rows], rel=1e-4), figure
