@@ -55,6 +55,8 @@ class OfflineArgs(CommonArgs):
     """Size of the token that an object becomes."""
     head_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers between memory and action."""
+    query_sizes: tuple[int, ...] = ()
+    """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -71,7 +73,7 @@ class OfflineArgs(CommonArgs):
             raise ArgumentError(f"--train-env-kwargs {words} cannot be used: nothing is played; use --env-kwargs")
         require(self, "batch_episodes", lambda value: value >= 1, "use at least 1")
         require(self, "memory_size token_size", lambda value: 1 <= value <= MOST_WIDTH, f"use 1 to {MOST_WIDTH}")
-        require(self, "head_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "max_grad_norm", lambda value: value > 0.0, "use a value above 0")
 
 
@@ -83,7 +85,6 @@ class SequenceArgs(OfflineArgs):
     sequence_model: ClassVar[str]
     """Name in `sequence_policy.MODELS`."""
     bptt: ClassVar[int] = 0
-    oracle_weight: ClassVar[float] = 0.0
     target_weight: ClassVar[float] = 0.0
 
     target_quantile: float = 0.9
@@ -97,6 +98,9 @@ class SequenceArgs(OfflineArgs):
     """Distance of an action to the expert's: squared, or (huber) linear from --huber-delta on."""
     huber_delta: float = 0.5
     """See --loss."""
+    oracle_weight: float = 0.0
+    """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the output of the transformer, as
+    `mikasa train bc` has it. The policy is not changed by it."""
 
     def model_kwargs(self) -> dict[str, Any]:
         """The options of the sequence model."""
@@ -108,6 +112,7 @@ class SequenceArgs(OfflineArgs):
         require(self, "target_quantile", lambda value: 0.0 <= value <= 1.0, "use 0 to 1")
         require(self, "layers heads", lambda value: 1 <= value <= MOST_LAYERS, f"use 1 to {MOST_LAYERS}")
         require(self, "huber_delta", lambda value: value > 0.0, "use a value above 0")
+        require(self, "oracle_weight", lambda value: value >= 0.0, "use at least 0")
 
 
 @dataclass
@@ -158,8 +163,6 @@ class IQLArgs(OfflineArgs, MemoryArgs):
 
     algorithm: ClassVar[str] = "iql"
 
-    query_sizes: tuple[int, ...] = ()
-    """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear."""
     bptt: int = 0
     """Gradients go back at most to the last multiple of this many steps. 0: through whole episodes."""
     gamma: float = 0.99
@@ -177,7 +180,6 @@ class IQLArgs(OfflineArgs, MemoryArgs):
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require(self, "bptt", lambda value: value >= 0, "use the number of steps, or 0 for whole episodes")
-        require(self, "query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "gamma", lambda value: 0.0 <= value < 1.0, "use a value from 0 to less than 1")
         require(self, "expectile", lambda value: 0.0 < value < 1.0, "use a value between 0 and 1")
         require(self, "temperature", lambda value: value >= 0.0, "use at least 0")

@@ -33,7 +33,8 @@ class SequencePolicy(TokenPolicy):
     rewards tell what has to be remembered. At step t it is given ``target_returns[t]`` instead, see `set_targets`.
 
     Args:
-        obs_dim, action_dim, normalize_obs, memory_size, token_size, head_sizes, init_log_std: as `TokenPolicy`'s.
+        obs_dim, action_dim, normalize_obs, memory_size, token_size, head_sizes, query_sizes, init_log_std: as
+            `TokenPolicy`'s.
         memory: a name in `MODELS`.
         memory_kwargs: options of the model, without the size of actions.
         horizon: T, number of target returns.
@@ -55,9 +56,10 @@ class SequencePolicy(TokenPolicy):
         head_sizes: Sequence[int] = (256, 256),
         init_log_std: float = -0.5,
         horizon: int = 1,
+        query_sizes: Sequence[int] = (),
     ) -> None:
         sizes = memory_size, memory_kwargs, token_size, head_sizes, init_log_std
-        super().__init__(obs_dim, action_dim, normalize_obs, memory, *sizes)
+        super().__init__(obs_dim, action_dim, normalize_obs, memory, *sizes, query_sizes=query_sizes)
         self.model = memory
         self.register_buffer("target_returns", torch.zeros(horizon))
         self.register_buffer("return_scale", torch.ones(()))
@@ -81,7 +83,7 @@ class SequencePolicy(TokenPolicy):
             raise ArgumentError("--network sequence is for `mikasa train dt` and `mikasa train rate`; use another one")
         sizes = args.memory_size, args.model_kwargs(), args.token_size, args.head_sizes, args.init_log_std
         try:
-            return cls(observation, action, args.normalize_obs, model, *sizes)
+            return cls(observation, action, args.normalize_obs, model, *sizes, query_sizes=args.query_sizes)
         except ValueError as error:
             raise ArgumentError(f"--memory-size {args.memory_size} --heads {args.heads}: {error}") from error
 
@@ -93,7 +95,6 @@ class SequencePolicy(TokenPolicy):
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""
         values = super().to_dict()
-        del values["query_sizes"]
         options = {name: value for name, value in values["memory_kwargs"].items() if name != "action_size"}
         return {**values, "memory": self.model, "memory_kwargs": options, "horizon": len(self.target_returns)}
 

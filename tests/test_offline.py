@@ -105,6 +105,34 @@ def test_networks_that_do_not_fit_are_refused(env: Any, folder: Path) -> None:
         made("rate", env, folder, heads=3)
 
 
+@pytest.mark.parametrize("name", ["dt", "rate"])
+def test_a_read_out_teaches_the_transformer_what_to_hold(name: str, env: Any, folder: Path) -> None:
+    algorithm = made(name, env, folder, oracle_weight=1.0, learning_rate=3e-3)
+    algorithm.network.update_normalizer(algorithm.rollout(env, {}, None).obs)
+    rows = [algorithm.describe_steps(algorithm.take_steps(15)) for _ in range(7)]
+    assert rows[-1]["loss/oracle"] < 0.3 * rows[0]["loss/oracle"]
+    assert rows[-1]["imitation/oracle_told"] > 0.7 > rows[0]["imitation/oracle_told"], "of all steps, also of the cue's"
+    assert "loss/oracle" not in made(name, env, folder).describe_steps(torch.zeros(1, 9))
+
+
+def test_a_read_out_needs_a_weight_of_at_least_0(folder: Path) -> None:
+    with pytest.raises(ArgumentError, match="--oracle-weight -1"):
+        get_algorithm("rate").load_args_type()(dataset=str(folder), oracle_weight=-1.0).check()
+
+
+@every_algorithm
+def test_queries_with_a_hidden_layer(name: str, env: Any, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"--query-sizes \(0,\)"):
+        get_algorithm(name).load_args_type()(dataset=str(folder), query_sizes=(0,)).check()
+    network = made(name, env, folder, query_sizes=(8,)).network
+    described = network.to_dict()
+    assert described["query_sizes"] == [8]
+    assert any(weight.shape[0] == 8 for weight in network.reading.parameters())
+    assert type(network).from_dict(described).to_dict() == described
+    del described["query_sizes"]  # saved before there were any
+    assert type(network).from_dict(described).to_dict()["query_sizes"] == []
+
+
 # ---------------------------------------------------------------------- acting
 @pytest.mark.parametrize("name", ["dt", "rate"])
 def test_acting_gives_what_the_recorded_episode_gives(name: str, env: Any, folder: Path) -> None:
