@@ -27,11 +27,14 @@ from .networks import make_network
 from .offline import Offline, rewards_of
 from .offline_arguments import IQLArgs
 from .protocol import Setup
+from .readouts import OracleReadout
 from .token_policy import TokenPolicy
 
 __all__ = ["IQL", "Critic", "IQLLearner", "expectile_loss"]
 
 FIGURES = "loss/value", "loss/q", "loss/action", "iql/weight", "iql/value"
+READOUT_FIGURES = "loss/oracle", "imitation/oracle_told"
+"""Those that are added where there is a read-out."""
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:
@@ -69,11 +72,17 @@ class Critic(nn.Module):
 
 
 class IQLLearner(nn.Module):
-    """The policy, the critic, and the slowly moving copy of the critic that gives the targets of V."""
+    """The policy, the critic, and the slowly moving copy of the critic that gives the targets of V.
 
-    def __init__(self, network: TokenPolicy, critic: Critic) -> None:
+    Args:
+        network: the policy.
+        critic: of the same observations.
+        readout: of what has to be remembered, from the memory of the policy.
+    """
+
+    def __init__(self, network: TokenPolicy, critic: Critic, readout: OracleReadout | None = None) -> None:
         super().__init__()
-        self.network, self.critic = network, critic
+        self.network, self.critic, self.readout = network, critic, readout
         self.target = copy.deepcopy(critic).requires_grad_(False)
         for other in (self.critic, self.target):  # observations are the same for all
             other.body.normalizer = network.normalizer
@@ -91,7 +100,9 @@ class IQLLearner(nn.Module):
 
 
 def iql_loss(learner: IQLLearner, episodes: Sequence[Episode], count: float, args: IQLArgs) -> tuple[Tensor, Tensor]:
-    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (5,), see `FIGURES`.
+    """What some episodes add to the loss of a minibatch (), with gradients, and to its figures.
+
+    The figures (5,) are `FIGURES`, or (7,) with `READOUT_FIGURES`.
 
     Args:
         learner: the networks.
@@ -119,8 +130,14 @@ def iql_loss(learner: IQLLearner, episodes: Sequence[Episode], count: float, arg
     # Where the arm is held, no action is carried out.
     weight = weight * steps["carried"][now]
     action_loss = (weight * (means - actions).square().mean(dim=-1)).sum() / count
-    figures = torch.stack([value_loss, q_loss, action_loss, weight.sum() / count, values[now].sum() / count])
-    return value_loss + q_loss + action_loss, figures.detach()
+    loss = value_loss + q_loss + action_loss
+    figures = [value_loss, q_loss, action_loss, weight.sum() / count, values[now].sum() / count]
+    if learner.readout is not None:
+        known = steps["known"].nonzero().squeeze(1)
+        errors, right = learner.readout(replayed.y[known], steps["oracle"][known])
+        loss = loss + args.oracle_weight * errors.sum() / count
+        figures += [errors.sum() / count, right.sum() / count]
+    return loss, torch.stack(figures).detach()
 
 
 class IQL(Offline):
@@ -133,7 +150,7 @@ class IQL(Offline):
         self.args = args  # `convert` reads it
         super().__init__(args, setup)
         body = cast(TokenPolicy, make_network(args, setup, recurrent=True))
-        self.learner = IQLLearner(self.network, Critic(body).to(setup.device))
+        self.learner = IQLLearner(self.network, Critic(body).to(setup.device), self.learner.readout)
         self.make_optimizer(setup.device)
 
     def convert(self, episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
@@ -144,7 +161,7 @@ class IQL(Offline):
         padded = {
             "actions": torch.from_numpy(episode.actions),
             "rewards": rewards_of(episode, self.args.reward),
-            "carried": steps["carried"],
+            **{name: steps[name] for name in ("carried", "known", "oracle")},
         }
         return {
             **{f"{OBS}{part}": torch.from_numpy(episode.observations[part or "state"]) for part in parts},
@@ -163,17 +180,20 @@ class IQL(Offline):
         self.learner.move_target(self.args.target_rate)
 
     def describe_steps(self, figures: Tensor) -> dict[str, float]:
-        """What the log says of gradient steps with these figures (G, 5)."""
+        """What the log says of gradient steps with these figures (G, F)."""
+        names = FIGURES if self.learner.readout is None else (*FIGURES, *READOUT_FIGURES)
         return {
             "imitation/total_updates": float(self.updates),
             "loss/gradient_steps": float(len(figures)),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            **dict(zip(FIGURES, figures.mean(dim=0).tolist(), strict=True)),
+            **dict(zip(names, figures.mean(dim=0).tolist(), strict=True)),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the policy and the episodes."""
         parts = {"critic": self.learner.critic.state_dict(), "target": self.learner.target.state_dict()}
+        if self.learner.readout is not None:
+            parts["readout"] = self.learner.readout.state_dict()
         return {"optimizer": self.optimizer.state_dict(), "updates": self.updates, **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -182,3 +202,5 @@ class IQL(Offline):
         self.updates = state["updates"]
         self.learner.critic.load_state_dict(state["critic"])
         self.learner.target.load_state_dict(state["target"])
+        if self.learner.readout is not None:
+            self.learner.readout.load_state_dict(state["readout"])

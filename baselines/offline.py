@@ -13,7 +13,7 @@ next step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,16 +56,19 @@ class Offline(EpisodeLearner):
     def __init__(self, args: Any, setup: Setup) -> None:
         parts = [part.name for part in ObservationLayout.of(setup.observation_space).parts]
         episodes = read_dataset(Path(args.dataset), args, parts, self.convert)
-        self.make_learner(args, setup, **self.readout_options(setup, episodes))
+        oracle, classes = None, 0
+        if args.oracle_weight:
+            task = setup.env.unwrapped
+            assert isinstance(task, MemoryEnv), "datasets are of robot tasks"
+            oracle, classes = torch.cat([episode["oracle"] for episode in episodes]), len(task.objects)
+        self.make_learner(args, setup, oracle, classes)
+        if oracle is not None:
+            self.learner.readout.normalizer.update(oracle.float().to(setup.device))
         self.buffer.episodes.extend(episodes)
 
     def convert(self, episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
         """What is learnt from a recorded episode; see `dataset.read_dataset`."""
         raise NotImplementedError
-
-    def readout_options(self, setup: Setup, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Further arguments of `make_learner`, for algorithms with read-outs."""
-        return {}
 
     def on_episode_start(self, starts: Tensor) -> None:
         """Nothing is played."""
@@ -101,16 +104,6 @@ class _SequenceModel(Offline):
         returns = [episode[RETURN_TO_GO] for episode in self.buffer.episodes]
         scale = max(1.0, max(float(each.abs().max()) for each in returns))
         self.network.set_targets(target_returns(returns, args.target_quantile), scale)
-        if self.learner.readout is not None:
-            self.learner.readout.normalizer.update(_oracles(self.buffer.episodes).float().to(setup.device))
-
-    def readout_options(self, setup: Setup, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """See `Offline.readout_options`; a read-out of the oracle where ``args.oracle_weight`` asks for one."""
-        if not self.args.oracle_weight:
-            return {}
-        task = setup.env.unwrapped
-        assert isinstance(task, MemoryEnv), "datasets are of robot tasks"
-        return {"oracle": _oracles(episodes), "classes": len(task.objects)}
 
     def convert(self, episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
         """`to_training_episode` with returns-to-go and the actions that were carried out before; all actions count."""
@@ -134,11 +127,6 @@ class RATE(_SequenceModel):
     """The recurrent action transformer with memory."""
 
     args_type = RATEArgs
-
-
-def _oracles(episodes: Iterable[Episode]) -> Tensor:
-    """What has to be remembered (M, d) in all steps of some episodes."""
-    return torch.cat([episode["oracle"] for episode in episodes])
 
 
 def rewards_of(episode: RecordedEpisode, kind: str) -> Tensor:

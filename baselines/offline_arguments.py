@@ -57,6 +57,9 @@ class OfflineArgs(CommonArgs):
     """Widths of the hidden layers between memory and action."""
     query_sizes: tuple[int, ...] = ()
     """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear."""
+    oracle_weight: float = 0.0
+    """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the output of the policy's memory, as
+    `mikasa train bc` has it. The policy is not changed by it."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -75,6 +78,7 @@ class OfflineArgs(CommonArgs):
         require(self, "memory_size token_size", lambda value: 1 <= value <= MOST_WIDTH, f"use 1 to {MOST_WIDTH}")
         require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "max_grad_norm", lambda value: value > 0.0, "use a value above 0")
+        require(self, "oracle_weight", lambda value: value >= 0.0, "use at least 0")
 
 
 @dataclass
@@ -98,9 +102,6 @@ class SequenceArgs(OfflineArgs):
     """Distance of an action to the expert's: squared, or (huber) linear from --huber-delta on."""
     huber_delta: float = 0.5
     """See --loss."""
-    oracle_weight: float = 0.0
-    """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the output of the transformer, as
-    `mikasa train bc` has it. The policy is not changed by it."""
 
     def model_kwargs(self) -> dict[str, Any]:
         """The options of the sequence model."""
@@ -112,7 +113,6 @@ class SequenceArgs(OfflineArgs):
         require(self, "target_quantile", lambda value: 0.0 <= value <= 1.0, "use 0 to 1")
         require(self, "layers heads", lambda value: 1 <= value <= MOST_LAYERS, f"use 1 to {MOST_LAYERS}")
         require(self, "huber_delta", lambda value: value > 0.0, "use a value above 0")
-        require(self, "oracle_weight", lambda value: value >= 0.0, "use at least 0")
 
 
 @dataclass
