@@ -203,8 +203,8 @@ class CommonArgs:
     """Likewise, for the training environments only: evaluations and videos play the task without them. They replace those of
     --env-kwargs with the same name. For a curriculum, such as start_counted=2."""
     network: str | None = None
-    """The network: mlp (the default of ppo-mlp), lstm (of ppo-lstm), recurrent (of ppo), or module:NAME for one that a
-    module of your own registers."""
+    """The network: mlp (the default of ppo-mlp), lstm (of ppo-lstm), recurrent (of ppo), tokens (of dagger, bc and iql),
+    sequence (of dt and rate), sac (of sac), or module:NAME for one that a module of your own registers."""
     network_kwargs: tuple[str, ...] = ()
     """Arguments of a network of your own as NAME=VALUE."""
     init_from: Path | None = None
@@ -214,7 +214,8 @@ class CommonArgs:
 
     obs: str | None = None
     """Observations of a robot task: state, objects+joints, rgb+joints, or other parts joined with '+'. By default state for
-    ppo-mlp and objects+joints for ppo-lstm (state for ManiSkill's own tasks). Other environments do not take this option."""
+    ppo-mlp and sac, objects+joints for the others (state for ManiSkill's own tasks). Other environments do not take this
+    option."""
     sim_backend: str = "auto"
     """Robot tasks: physics backend. auto chooses the GPU where CUDA is available, else the batched CPU simulator."""
     num_workers: int | None = None

@@ -35,6 +35,7 @@ __all__ = [
     "normalized_obs",
     "replay",
     "run_memory",
+    "told_figures",
 ]
 
 OBS = "obs/"
@@ -99,6 +100,8 @@ class Figures(NamedTuple):
     oracle_loss: float
     oracle_right: float
     """How often the read-out of the oracle is right."""
+    known: float
+    """The share of steps at which the oracle can be known."""
     acting: float
     """The share of steps at which actions count."""
     counted_loss: float
@@ -111,7 +114,7 @@ class Figures(NamedTuple):
 
 
 def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, args: Any) -> tuple[Tensor, Tensor]:
-    """What some episodes add to the loss of a minibatch (), with gradients, and to its `Figures` (9,).
+    """What some episodes add to the loss of a minibatch (), with gradients, and to its `Figures` (10,).
 
     Args:
         learner: the networks.
@@ -148,6 +151,7 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         errors, right = learner.readout(y[known], steps["oracle"][known])
         loss = loss + args.oracle_weight * errors.sum() / count
         figures |= {"oracle_loss": errors.sum() / count, "oracle_right": right.sum() / count}
+        figures["known"] = zero + len(known) / count
     if learner.counted_readout is not None:
         errors, right = learner.counted_readout(y, steps["counted"])
         loss = loss + args.counted_weight * errors.sum() / count
@@ -163,6 +167,16 @@ def imitation_loss(learner: Learner, episodes: Sequence[Episode], count: float, 
         figures |= {"target_loss": errors.sum() / count, "target_right": right.sum() / count}
         figures["aimed"] = zero + len(aimed) / count
     return loss, torch.stack(list(figures.values())).detach()
+
+
+def told_figures(loss: float, right: float, known: float) -> dict[str, float]:
+    """What the log says of a read-out of the oracle, among the steps at which it can be known.
+
+    Args:
+        loss, right, known: the summed errors, how often it is right, and how many steps count, all divided by one number.
+    """
+    steps = max(known, 1e-9)
+    return {"loss/oracle": loss / steps, "imitation/oracle_told": right / steps}
 
 
 def run_memory(memory: Any, x: Tensor, bptt: int) -> Tensor:
@@ -297,7 +311,7 @@ class EpisodeLearner:
                 mean.acting, 1e-9
             )  # the mean over the steps at which actions count
             if self.learner.readout is not None:
-                row |= {"loss/oracle": mean.oracle_loss, "imitation/oracle_told": mean.oracle_right}
+                row |= told_figures(mean.oracle_loss, mean.oracle_right, mean.known)
             if self.learner.counted_readout is not None:
                 row |= {"loss/counted": mean.counted_loss, "imitation/counted_told": mean.counted_right}
             if self.args.target_weight:

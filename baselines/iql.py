@@ -22,7 +22,7 @@ from mikasa_robo.data.episode import Episode as RecordedEpisode
 from .dataset import to_training_episode
 from .encoders import relu_mlp
 from .episodes import Episode
-from .imitation import OBS, replay
+from .imitation import OBS, replay, told_figures
 from .networks import make_network
 from .offline import Offline, rewards_of
 from .offline_arguments import IQLArgs
@@ -33,8 +33,6 @@ from .token_policy import TokenPolicy
 __all__ = ["IQL", "Critic", "IQLLearner", "expectile_loss"]
 
 FIGURES = "loss/value", "loss/q", "loss/action", "iql/weight", "iql/value"
-READOUT_FIGURES = "loss/oracle", "imitation/oracle_told"
-"""Those that are added where there is a read-out."""
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:
@@ -102,7 +100,7 @@ class IQLLearner(nn.Module):
 def iql_loss(learner: IQLLearner, episodes: Sequence[Episode], count: float, args: IQLArgs) -> tuple[Tensor, Tensor]:
     """What some episodes add to the loss of a minibatch (), with gradients, and to its figures.
 
-    The figures (5,) are `FIGURES`, or (7,) with `READOUT_FIGURES`.
+    The figures (5,) are `FIGURES`; or (8,), where there is a read-out, with the arguments of `imitation.told_figures`.
 
     Args:
         learner: the networks.
@@ -136,7 +134,7 @@ def iql_loss(learner: IQLLearner, episodes: Sequence[Episode], count: float, arg
         known = steps["known"].nonzero().squeeze(1)
         errors, right = learner.readout(replayed.y[known], steps["oracle"][known])
         loss = loss + args.oracle_weight * errors.sum() / count
-        figures += [errors.sum() / count, right.sum() / count]
+        figures += [errors.sum() / count, right.sum() / count, right.new_tensor(len(known) / count)]
     return loss, torch.stack(figures).detach()
 
 
@@ -181,12 +179,14 @@ class IQL(Offline):
 
     def describe_steps(self, figures: Tensor) -> dict[str, float]:
         """What the log says of gradient steps with these figures (G, F)."""
-        names = FIGURES if self.learner.readout is None else (*FIGURES, *READOUT_FIGURES)
+        mean = figures.mean(dim=0).tolist()
+        told = {} if self.learner.readout is None else told_figures(*mean[len(FIGURES) :])
         return {
             "imitation/total_updates": float(self.updates),
             "loss/gradient_steps": float(len(figures)),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            **dict(zip(names, figures.mean(dim=0).tolist(), strict=True)),
+            **dict(zip(FIGURES, mean, strict=False)),
+            **told,
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -48,6 +48,9 @@ def _recurrent(**values: Any) -> dict[str, Mapping[str, Any]]:
 # An episode of 60 steps is 6 MB of bytes until the image encoder has been pretrained.
 EPISODES_OF_IMAGES: dict[str, Any] = {"checkpoint_buffer": False}
 
+# Nothing is played in training: a step of the run is a gradient step, whatever the number of environments.
+NOTHING_PLAYED: dict[str, Any] = {"num_envs": 1}
+
 # For SAC with one gradient step for eight environment steps, and rewards that are far below 1 until a success: values travel
 # back faster, and the temperature is small, because an entropy of a few nats is worth more than such rewards. With a
 # temperature of 0.1 at first, actions in RotateLenientPos were still nearly uniform after 10,000 steps of the agent.
@@ -70,7 +73,11 @@ PRESETS: dict[str, Preset] = {
     # Robot tasks observed as images, which are slow to render and take much memory.
     "robo-pictures": Preset(
         {"num_envs": 16, "eval_num_envs": 10, "eval_episodes": 50},
-        {**_recurrent(num_minibatches=4, **SHORT_HORIZON), "dagger": EPISODES_OF_IMAGES, "bc": EPISODES_OF_IMAGES},
+        {
+            **_recurrent(num_minibatches=4, **SHORT_HORIZON),
+            **dict.fromkeys(("dagger", "bc"), EPISODES_OF_IMAGES),
+            **dict.fromkeys(("dt", "rate", "iql"), NOTHING_PLAYED),
+        },
     ),
     # mikasa_base, vectors: short episodes with a reward at their end.
     "base-diagnostic": Preset(

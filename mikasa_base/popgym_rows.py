@@ -182,7 +182,7 @@ POPGYM_ROWS: tuple[EnvRow, ...] = (
         perfect=(1, 1, 1),
         memoryless=(0.975, 0.84, 0.62),
         agents=("control:PoleFromVelocities", "control:Lean"),
-        weak="a linear policy that sees the velocities alone balances the pole for all 200 steps of Easy",
+        weak="a linear policy that sees the velocities alone keeps the pole up for 195 of the 200 steps of Easy on average",
     ),
     _row(
         "NoisyPositionOnlyCartPole",

@@ -257,8 +257,8 @@ def test_where_the_cue_stays_on_view_there_is_no_swap() -> None:
 
     found = probe(Subject("idle", env, Idle(env)), episodes=10, every=19)
     env.close()
-    assert "stays on view" in found["swap"]["skipped"]
-    assert "from the first step on" in found["arms"]["skipped"]
+    assert "has no response phase" in found["swap"]["skipped"]
+    assert "has no response phase" in found["arms"]["skipped"]
     assert found["arm"] is None
     assert [row["t"] for row in found["interventions"]["reset"]] == [0, 19]
     assert found["readout"]["parts"][0]["best"] is None, "10 episodes are too few"

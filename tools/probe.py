@@ -252,7 +252,7 @@ def _swap(
     task: Any = subject.env.unwrapped
     rule = find_cue_rule(task)
     if not task.timeline.response_start:
-        return {"skipped": "the cue stays on view to the end of the episode, so no other cue can take its place"}
+        return {"skipped": "the task has no response phase, before which the states of two episodes could be exchanged"}
     if rule is None:
         state = type(task.task_state).__name__
         return {
@@ -298,7 +298,7 @@ def _compare_arms(subject: Subject, played: Episodes, episodes: int, first_seed:
 
     arm = _arm(subject.env.unwrapped)
     if arm is None or subject.make_arm_env is None:
-        return {"skipped": "the robot acts from the first step on, so there is no phase in which its arm could be held"}
+        return {"skipped": "the task has no response phase, before which the arm is held"}
     results = {arm: played}
     other = "free" if arm == "held" else "held"
     with contextlib.closing(subject.make_arm_env(other)) as env:
