@@ -26,7 +26,6 @@ import mikasa_suite
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.core import observations
 from mikasa_robo.core.env import MemoryEnv
-from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 from mikasa_robo.experts.policies import OBS_MODE, Policy
@@ -37,7 +36,7 @@ from . import training
 from .arguments import ArgumentError
 from .dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from .distributed import DistContext
-from .environments import EnvFactory
+from .environments import EnvFactory, choose_obs_mode
 from .episodes import Episode, EpisodeCutter
 from .image_pretraining import FrameHead, encode_episode, freeze_images, pretrain_images
 from .imitation import OBS, EpisodeLearner
@@ -79,6 +78,14 @@ class Labeler:
         rows = starts.nonzero().squeeze(1)
         if len(rows):
             self._expert.reset(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The random numbers with which a teacher guesses."""
+        return self._expert.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        self._expert.load_state_dict(state)
 
     def label(self, obs: Obs, info: Mapping[str, Any]) -> Tensor:
         """The expert's actions (N, A) in [-1, 1] at this step.
@@ -163,8 +170,8 @@ class Imitation(EpisodeLearner):
         images = bool(self.network.layout.images)
         if args.image_pretraining_updates and not images:
             raise ArgumentError(
-                f"--image-pretraining-updates {args.image_pretraining_updates} cannot be used: --obs {args.obs} has no "
-                "images; leave it out"
+                f"--image-pretraining-updates {args.image_pretraining_updates} cannot be used: --obs "
+                f"{choose_obs_mode(args)} has no images; leave it out"
             )
         self.pretrains_images = images and args.image_pretraining_updates != 0
         """Whether they are to be pretrained."""
@@ -191,7 +198,9 @@ class Imitation(EpisodeLearner):
                 f"{option}: the expert of {self.args.env_id} does not choose among objects; leave it out"
             )
         if not self.network.num_objects:
-            raise ArgumentError(f"{option}: --obs {self.args.obs} has no objects to find; use objects+joints")
+            raise ArgumentError(
+                f"{option}: --obs {choose_obs_mode(self.args)} has no objects to find; use objects+joints"
+            )
 
     # ------------------------------------------------------------------ what changes with time
     def beta(self) -> float:
@@ -222,9 +231,8 @@ class Imitation(EpisodeLearner):
             no_target = torch.full_like(self.starts, -1, dtype=torch.int64)
             target = self.labeler.target(obs, info) if self.args.target_weight else no_target
             action = self.act(seen[-1], label, beta)
-            responding = info["phase"] == RESPONSE
-            carried = responding if self.task.arm == "held" else torch.ones_like(responding)
-            known, oracle = info["phase"] != CUE, info["oracle_info"].clone()
+            elapsed, oracle = self.task.elapsed_steps, info["oracle_info"].clone()
+            carried, known = elapsed >= self.task.held_steps, elapsed >= self.task.timeline.known_from
             touched = info["counted"].clone() if self.learner.counted_readout else known.new_zeros((len(known), 0))
             obs, _, ends, cuts, info = env.step(network.action.to_env(action).to(env.device))
             over = ends | cuts
@@ -312,7 +320,8 @@ class Imitation(EpisodeLearner):
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the network."""
         buffer = self.buffer.state_dict() if self.args.checkpoint_buffer else None
-        return super().state_dict() | {"buffer": buffer, "owed": self.owed, "images_fixed": self.images_fixed}
+        own = {"owed": self.owed, "images_fixed": self.images_fixed, "teacher": self.labeler.state_dict()}
+        return super().state_dict() | {"buffer": buffer, **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
@@ -322,6 +331,8 @@ class Imitation(EpisodeLearner):
             for episode in self.buffer.episodes:  # of a run that began before targets were recorded
                 episode.setdefault("target", torch.full((len(episode["labels"]),), -1))
         self.owed = state["owed"]
+        if "teacher" in state:
+            self.labeler.load_state_dict(state["teacher"])
         # A run that began before there was such pretraining goes on without it.
         self.pretrains_images = self.pretrains_images and "images_fixed" in state
         if state.get("images_fixed"):

@@ -185,6 +185,8 @@ class BCArgs(ImitationArgs):
         super().check()
         if self.dataset is not None and not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
+        if self.dataset is not None:
+            self._refuse_what_needs_play()
         if self.dataset is not None and self.counted_weight:
             raise ArgumentError(
                 f"--counted-weight {self.counted_weight} cannot be used with --dataset: datasets do not hold what was "
@@ -195,3 +197,12 @@ class BCArgs(ImitationArgs):
                 f"--target-weight {self.target_weight} cannot be used with --dataset: datasets do not hold what the expert "
                 "goes for; leave one of them out"
             )
+
+    def _refuse_what_needs_play(self) -> None:
+        """Raise ArgumentError where an option is given that only matters where the expert plays."""
+        for name in ("teacher", "expert_noise", "ignore_mistakes", "train_env_kwargs", "image_pretraining_steps"):
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value != default:
+                words = " ".join(value) if isinstance(value, tuple) else "" if value is True else value
+                option = f"--{name.replace('_', '-')} {words}".rstrip()
+                raise ArgumentError(f"{option} cannot be used with --dataset: nothing is played; leave one of them out")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mikasa_robo.core.phases import CUE, RESPONSE
+from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 from mikasa_robo.data.store import DataError
@@ -56,7 +56,7 @@ class DatasetBC(BC):
         if args.dataset is not None:
             layout = ObservationLayout.of(setup.observation_space)
             parts = [part.name for part in layout.parts]
-            episodes = read_dataset(Path(args.dataset), args, parts)
+            episodes = read_dataset(Path(args.dataset), args, parts, self.task)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
 
@@ -132,13 +132,15 @@ def read_dataset(
     folder: Path,
     args: Any,
     parts: Sequence[str],
-    convert: Callable[[RecordedEpisode, str, Sequence[str]], Episode] | None = None,
+    task: MemoryEnv[Any],
+    convert: Callable[[RecordedEpisode, MemoryEnv[Any], Sequence[str]], Episode] | None = None,
 ) -> list[Episode]:
     """All episodes of a dataset, as `imitation.imitation_loss` takes them.
 
     Args:
         folder, args, parts: see `open_dataset`.
-        convert: what makes a training episode of a recorded one, ``arm`` and ``parts``; None for `to_training_episode`.
+        task: an environment of the run.
+        convert: what makes a training episode of a recorded one, ``task`` and ``parts``; None for `to_training_episode`.
 
     Raises:
         ArgumentError: there is no such dataset, or it does not fit the run.
@@ -147,22 +149,21 @@ def read_dataset(
     if len(dataset) > args.buffer_episodes:
         raise ArgumentError(f"--dataset {folder} has {len(dataset)} episodes; use --buffer-episodes {len(dataset)}")
     try:
-        arm = read_env_kwargs(args.env_kwargs).get("arm", "free")
         convert = convert or to_training_episode
-        return [convert(episode, arm, parts) for episode in dataset.episodes()]
+        return [convert(episode, task, parts) for episode in dataset.episodes()]
     except DataError as error:
         raise ArgumentError(f"--dataset {folder}: {error}") from error
 
 
-def to_training_episode(episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
+def to_training_episode(episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:
     """The steps of a recorded episode, (L, …) each; labels are the actions without noise, where it has them."""
     length = episode.length
-    phase = torch.from_numpy(episode.columns["phase"][:length])
+    elapsed = torch.arange(length)
     seen = {f"{OBS}{part}": torch.from_numpy(episode.observations[part or "state"][:length]) for part in parts}
     return {
         **seen,
         "labels": torch.from_numpy(episode.step_columns.get("expert_action", episode.actions)),
-        "carried": phase == RESPONSE if arm == "held" else torch.ones(length, dtype=torch.bool),
-        "known": phase != CUE,
+        "carried": elapsed >= task.held_steps,
+        "known": elapsed >= task.timeline.known_from,
         "oracle": torch.from_numpy(episode.columns["oracle_info"][:length]),
     }

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 
 from .dataset import to_training_episode
@@ -151,10 +152,10 @@ class IQL(Offline):
         self.learner = IQLLearner(self.network, Critic(body).to(setup.device), self.learner.readout)
         self.make_optimizer(setup.device)
 
-    def convert(self, episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
+    def convert(self, episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:
         """L + 1 rows: the steps, and what was observed after the last one."""
         length = episode.length
-        steps = to_training_episode(episode, arm, ())
+        steps = to_training_episode(episode, task, ())
         last = torch.arange(length + 1) == length
         padded = {
             "actions": torch.from_numpy(episode.actions),

@@ -52,8 +52,10 @@ class MemoryArgs(CommonArgs):
 
 @contextlib.contextmanager
 def named_memory_errors(args: Any) -> Iterator[None]:
-    """A ValueError of what makes the memory of ``args``, a `MemoryArgs`, becomes an ArgumentError that names the option."""
+    """An error of what makes the memory of ``args``, a `MemoryArgs`, becomes an ArgumentError that names the option."""
     try:
         yield
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TypeError) and not args.memory_kwargs:
+            raise  # a mistake in the code of a memory, not in its options
         raise ArgumentError(f"--memory {' '.join([args.memory, *args.memory_kwargs])}: {error}") from error

@@ -18,7 +18,7 @@ from .distributions import Distribution
 from .encoder import mlp
 from .memory import make_memory
 from .memory_arguments import named_memory_errors
-from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options
+from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
 from .protocol import Network, Setup
 from .registry import get_memory, get_network
 from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
@@ -108,7 +108,7 @@ class ActorCritic(FeedForwardPolicyNetwork):
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> ActorCritic:
         """From ``--hidden-sizes``, ``--normalize-obs`` and ``--init-log-std``."""
-        _refuse_network_kwargs(args, "--hidden-sizes")
+        refuse_network_kwargs(args, "--hidden-sizes")
         sizes = args.hidden_sizes, args.normalize_obs, args.init_log_std
         return cls(observation, action, *sizes, **read_ppo_options(args))
 
@@ -165,7 +165,8 @@ class RecurrentActorCritic(PolicyNetwork):
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> RecurrentActorCritic:
         """From ``--encoder-sizes``, ``--memory``, ``--memory-size`` (``--lstm-size``), ``--memory-kwargs`` and so on."""
-        _refuse_network_kwargs(args, "--encoder-sizes, --memory, --memory-kwargs and --head-sizes")
+        refuse_network_kwargs(args, "--encoder-sizes, --memory, --memory-kwargs and --head-sizes")
+        refuse_options(args, "token_size query_sizes")
         sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
         options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
         with named_memory_errors(args):
@@ -247,11 +248,6 @@ class RecurrentActorCritic(PolicyNetwork):
         for name in [name for name in state_dict if name.startswith(old)]:
             state_dict[f"{prefix}memory.lstm.{name.removeprefix(old)}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def _refuse_network_kwargs(args: Any, options: str) -> None:
-    if args.network_kwargs:
-        raise ArgumentError(f"--network-kwargs {' '.join(args.network_kwargs)}: this network takes {options} instead")
 
 
 def make_network(args: Any, setup: Setup, recurrent: bool) -> Network:

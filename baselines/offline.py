@@ -31,6 +31,7 @@ from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
 from .offline_arguments import DTArgs, OfflineArgs, RATEArgs, SequenceArgs
 from .protocol import Setup
+from .registry import get_network
 from .sequence_policy import ACTION_BEFORE, RETURN_TO_GO, SequencePolicy
 from .spaces import Obs, ObservationLayout
 
@@ -55,18 +56,19 @@ class Offline(EpisodeLearner):
 
     def __init__(self, args: Any, setup: Setup) -> None:
         parts = [part.name for part in ObservationLayout.of(setup.observation_space).parts]
-        episodes = read_dataset(Path(args.dataset), args, parts, self.convert)
+        task = setup.env.unwrapped
+        if not isinstance(task, MemoryEnv):
+            raise ArgumentError(f"--env-id {args.env_id} has no datasets; use a robot task of `mikasa list`")
+        episodes = read_dataset(Path(args.dataset), args, parts, task, self.convert)
         oracle, classes = None, 0
         if args.oracle_weight:
-            task = setup.env.unwrapped
-            assert isinstance(task, MemoryEnv), "datasets are of robot tasks"
             oracle, classes = torch.cat([episode["oracle"] for episode in episodes]), len(task.objects)
         self.make_learner(args, setup, oracle, classes)
         if oracle is not None:
             self.learner.readout.normalizer.update(oracle.float().to(setup.device))
         self.buffer.episodes.extend(episodes)
 
-    def convert(self, episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
+    def convert(self, episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:
         """What is learnt from a recorded episode; see `dataset.read_dataset`."""
         raise NotImplementedError
 
@@ -98,16 +100,16 @@ class _SequenceModel(Offline):
 
     def __init__(self, args: Any, setup: Setup) -> None:
         self.args = args  # `convert` reads it
-        super().__init__(args, setup)
-        if not isinstance(self.network, SequencePolicy):
+        if not issubclass(get_network(args.network_name).load(), SequencePolicy):
             raise ArgumentError(f"--network {args.network_name} cannot be used; leave it out")
+        super().__init__(args, setup)
         returns = [episode[RETURN_TO_GO] for episode in self.buffer.episodes]
         scale = max(1.0, max(float(each.abs().max()) for each in returns))
         self.network.set_targets(target_returns(returns, args.target_quantile), scale)
 
-    def convert(self, episode: RecordedEpisode, arm: str, parts: Sequence[str]) -> Episode:
+    def convert(self, episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:
         """`to_training_episode` with returns-to-go and the actions that were carried out before; all actions count."""
-        steps = to_training_episode(episode, arm, parts)
+        steps = to_training_episode(episode, task, parts)
         rewards = rewards_of(episode, self.args.reward)
         actions = torch.from_numpy(episode.actions)
         return steps | {

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from mikasa_robo.core.env import MemoryEnv
-from mikasa_robo.core.phases import CUE
 
 from .arguments import ArgumentError
 from .distributed import DistContext
@@ -59,7 +58,9 @@ class OracleTeacher(nn.Module):
 
     def tell(self, info: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """What has to be remembered (N, d), and whether it can be known (N,) bool: the cue is over."""
-        return info["oracle_info"].to(self.device, copy=True), (info["phase"] != CUE).to(self.device)
+        return info["oracle_info"].to(self.device, copy=True), (
+            self.task.elapsed_steps >= self.task.timeline.known_from
+        ).to(self.device)
 
     def learn_scale(self, oracle: Tensor, dist: DistContext) -> None:
         """Update the statistics of the read-out with the oracle (..., d) of a rollout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,7 @@ from .encoder import JOINED_VECTOR, Encoder
 from .exploration import StdHead
 from .spaces import ActionLayout, Obs, ObservationLayout
 
-__all__ = ["PPO_OPTIONS", "PolicyNetwork", "read_ppo_options"]
+__all__ = ["PPO_OPTIONS", "PolicyNetwork", "read_ppo_options", "refuse_network_kwargs", "refuse_options"]
 
 PPO_OPTIONS = frozenset(
     {
@@ -71,6 +72,8 @@ class PolicyNetwork(Encoder):
     """(A,) logarithm of the standard deviation, where actions are continuous; (H, A) with gSDE, of H features."""
     std_head: StdHead
     """In its place where the standard deviation depends on the state."""
+    of_the_run: ClassVar[tuple[str, ...]] = ()
+    """Names of buffers that belong to a run, not to its policy: ``--init-from`` leaves those of the new run as they are."""
     value_scale: ValueScale | None
     """The unit of the critic's predictions, where values are scaled."""
 
@@ -113,7 +116,10 @@ class PolicyNetwork(Encoder):
         values: dict[str, Any] = {
             "obs_dim": ObservationLayout((*self.layout.parts, *hidden)).to_dict(),
             "action_dim": self.action.to_dict(),
-            "normalize_obs": self.normalizer is not None,
+            # Images have no normaliser, but the critic's state beside them has.
+            "normalize_obs": any(
+                part is not None and part.normalizer is not None for part in (self, self.critic_encoder)
+            ),
         }
         # Only where they are used, so that the networks of earlier checkpoints describe themselves as before.
         if self.exploration != "gaussian":
@@ -220,6 +226,22 @@ class PolicyNetwork(Encoder):
             self.std_head.cap = maximum
         elif not self.action.sizes:
             self.log_std.clamp_(max=maximum)
+
+
+def refuse_network_kwargs(args: Any, options: str) -> None:
+    """Raise ArgumentError where ``--network-kwargs`` are given to a network that takes ``options`` in their place."""
+    if args.network_kwargs:
+        raise ArgumentError(f"--network-kwargs {' '.join(args.network_kwargs)}: this network takes {options} instead")
+
+
+def refuse_options(args: Any, names: str) -> None:
+    """Raise ArgumentError where one of the options ``names`` differs from its default: the network of the run ignores it."""
+    for field in fields(args):
+        value = getattr(args, field.name)
+        if field.name in names.split() and value != field.default:
+            words = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            option = field.name.replace("_", "-")
+            raise ArgumentError(f"--{option} {words} does nothing with --network {args.network_name}; leave it out")
 
 
 def read_ppo_options(args: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from .distributions import Distribution, Gaussian
 from .memory import Memory
 from .memory.decision import DecisionTransformer
 from .memory.rate import RATE
+from .policy_network import refuse_network_kwargs
 from .spaces import ActionLayout, Obs, ObservationLayout, State
 from .token_policy import Embedded, TokenPolicy
 
@@ -41,6 +42,7 @@ class SequencePolicy(TokenPolicy):
     """
 
     ppo_options = frozenset()
+    of_the_run = ("target_returns", "return_scale")
     target_returns: Tensor  # (T,)
     return_scale: Tensor  # ()
 
@@ -81,6 +83,7 @@ class SequencePolicy(TokenPolicy):
         model = getattr(args, "sequence_model", None)
         if model is None:
             raise ArgumentError("--network sequence is for `mikasa train dt` and `mikasa train rate`; use another one")
+        refuse_network_kwargs(args, "--token-size, --query-sizes, --head-sizes and the options of its model")
         sizes = args.memory_size, args.model_kwargs(), args.token_size, args.head_sizes, args.init_log_std
         try:
             return cls(observation, action, args.normalize_obs, model, *sizes, query_sizes=args.query_sizes)

@@ -15,7 +15,7 @@ from .encoder import IMAGE_FEATURES, JOINED_VECTOR
 from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
 from .memory import Memory, make_memory
 from .memory_arguments import named_memory_errors
-from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options
+from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 
@@ -100,6 +100,8 @@ class TokenPolicy(PolicyNetwork):
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> TokenPolicy:
         """From ``--memory``, ``--memory-size``, ``--memory-kwargs``, ``--token-size``, ``--head-sizes`` and so on."""
+        refuse_network_kwargs(args, "--memory, --memory-kwargs, --token-size, --query-sizes and --head-sizes")
+        refuse_options(args, "encoder_sizes")
         parts = {part.name: part for part in observation.parts}
         if OBJECTS in parts and not parts[OBJECTS].items:
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")

@@ -23,7 +23,7 @@ IMITATION = ("bc", "dagger", "dt", "rate", "iql")
 """Algorithms that train neither the critic nor the noise of their network."""
 CRITIC, NOISE = ("critic.", "critic_encoder.", "value_scale."), ("log_std", "std_head.")
 """How the names of the weights of a critic and of the noise of actions begin."""
-REPLACEABLE = ("exploration", "normalize_returns", CRITIC_STATE)
+REPLACEABLE = ("exploration", "normalize_returns", "horizon", CRITIC_STATE)
 """Entries of a network's description in which the two may differ: what they describe is made anew."""
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
                 f"both need the same network, and observations of the same sizes{advice}"
             )
     untrained = payload["algorithm"] in IMITATION and args.algorithm not in IMITATION
-    new: tuple[str, ...] = ()
+    new: tuple[str, ...] = getattr(network, "of_the_run", ())
     if untrained or own.get(CRITIC_STATE) != other.get(CRITIC_STATE):
         new += CRITIC
     elif own.get("normalize_returns") != other.get("normalize_returns"):

@@ -124,6 +124,58 @@ def test_what_counts_and_what_can_be_known() -> None:
         env.close()
 
 
+@pytest.mark.parametrize(
+    ("env_id", "arm", "held", "known"),
+    [
+        ("InterceptMediumHidden-v0", "held", 4, 2),
+        ("InterceptMediumHidden-v0", "free", 0, 2),
+        ("InterceptGrabSlow-v0", "free", 0, 2),
+        ("RotateLenientPosReplaced-v0", "free", 10, 5),
+    ],
+)
+def test_what_counts_where_the_arm_is_held_otherwise(env_id: str, arm: str, held: int, known: int) -> None:
+    """Intercept has no response phase, its Hidden forms hold the arm for the views; a Replaced task holds it in any case."""
+    env = made(n=2, env_id=env_id, arm=arm)
+    algorithm = learner(env, BC, env_id=env_id, num_steps=14, oracle_weight=0.1)
+    obs, _ = env.reset(seed=0)
+    start = env.unwrapped.agent.robot.get_qpos().clone()
+    moved: list[bool] = []
+    step = env.step
+
+    def logged_step(action: Any) -> Any:
+        moved.append(bool(((env.unwrapped.agent.robot.get_qpos() - start).abs() > 1e-3).any()))
+        return step(action)
+
+    env.step = logged_step
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    assert batch.carried.sum(dim=0).tolist() == [14 - held] * 2
+    assert batch.carried[held:].all()
+    assert not any(moved[: held + 1])
+    assert any(moved), "the expert acts"
+    assert batch.known[known:].all()
+    assert not batch.known[:known].any()
+    env.close()
+
+
+def test_a_teacher_that_guesses_goes_on_with_its_own_random_numbers() -> None:
+    env = made(n=3)
+    env.reset(seed=0)
+    one = learner(env, teacher="memoryless")
+    starts = torch.ones(3, dtype=torch.bool)
+    for _ in range(4):
+        one.labeler.reset(starts)
+    saved = one.state_dict()["teacher"]
+    one.labeler.reset(starts)
+    other = learner(env, teacher="memoryless")
+    other.labeler.load_state_dict(saved)
+    other.labeler.reset(starts)
+    assert torch.equal(other.labeler._expert._u, one.labeler._expert._u)
+    fresh = learner(env, teacher="memoryless")
+    fresh.labeler.reset(starts)
+    assert not torch.equal(fresh.labeler._expert._u, one.labeler._expert._u)
+    env.close()
+
+
 def test_a_student_of_another_mode_gets_the_same_labels() -> None:
     env, other = made(n=2), made("state", n=2)
     labels = []

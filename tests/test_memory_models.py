@@ -98,6 +98,19 @@ def test_a_reset_inside_a_sequence_equals_two_sequences(name: str) -> None:
 
 
 @every_model
+def test_what_was_before_an_episode_does_not_matter_even_to_rounding(name: str) -> None:
+    """A run that was resumed has the state of new episodes where the other has that of old ones."""
+    memory = make(name)
+    x, starts = torch.randn(30, 3, 5), torch.rand(30, 3) < 0.1
+    starts[0] = True
+    used, new = (
+        memory.forward_sequence(x, state, starts) for state in (used_state(memory, 3), memory.initial_state(3))
+    )
+    assert torch.equal(used[0], new[0])
+    assert all(torch.equal(used[1][key], value) for key, value in new[1].items())
+
+
+@every_model
 def test_gradients_stop_at_a_reset_and_nowhere_else(name: str) -> None:
     memory = make(name)
     x = torch.randn(6, 2, 5, requires_grad=True)
@@ -331,6 +344,9 @@ def test_the_documented_memory_of_ones_own_trains_resumes_and_is_evaluated(
         ("--memory gtrxl --memory-size 30", "--memory gtrxl: GTrXL: hidden_size 30 is no multiple"),
         ("--memory gru --memory-kwargs sise=3", "--memory gru sise=3: the memory 'gru' has no option sise"),
         ("--memory gru --memory-kwargs sise", "--memory-kwargs sise is not NAME=VALUE"),
+        ("--memory gru --memory-kwargs input_size=3", "--memory gru input_size=3: .* multiple values"),
+        ("--memory gtrxl --memory-kwargs gate_bias=abc", "--memory gtrxl gate_bias=abc: "),
+        ("--query-sizes 8", "--query-sizes 8 does nothing with --network recurrent; leave it out"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_made(

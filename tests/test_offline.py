@@ -13,7 +13,7 @@ from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.baselines.arguments import ArgumentError
-from mikasa_robo.baselines.checkpoints import load_network, load_policy
+from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_policy
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.imitation import replay
@@ -24,6 +24,7 @@ from mikasa_robo.baselines.presets import choose_preset
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.registry import get_algorithm
 from mikasa_robo.baselines.sequence_policy import ACTION_BEFORE, RETURN_TO_GO, SequencePolicy
+from mikasa_robo.baselines.warm_start import start_from
 from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.tools import cli, collect
 
@@ -69,7 +70,7 @@ def test_returns_to_go_and_the_actions_before(folder: Path, env: Any) -> None:
         assert not steps[ACTION_BEFORE][0].any()
         assert torch.equal(steps[ACTION_BEFORE][1:], torch.from_numpy(recorded.actions[:-1]))
         assert steps["carried"].all()
-        dense = other.convert(recorded, "held", ())
+        dense = other.convert(recorded, env.unwrapped, ())
         assert dense[RETURN_TO_GO][0].item() == pytest.approx(recorded.rewards.sum(), rel=1e-5)
         assert dense[RETURN_TO_GO][-1].item() == pytest.approx(recorded.rewards[-1])
 
@@ -102,8 +103,25 @@ def test_a_dataset_is_required(name: str, tmp_path: Path, folder: Path) -> None:
 def test_networks_that_do_not_fit_are_refused(env: Any, folder: Path) -> None:
     with pytest.raises(ArgumentError, match="--network sequence is for"):
         made("iql", env, folder, network="sequence")
+    with pytest.raises(ArgumentError, match="--network tokens cannot be used"):
+        made("dt", env, folder, network="tokens")
     with pytest.raises(ArgumentError, match="--heads 3"):
         made("rate", env, folder, heads=3)
+    for name in ("dt", "iql"):
+        with pytest.raises(ArgumentError, match="--network-kwargs a=1: this network takes"):
+            made(name, env, folder, network_kwargs=("a=1",))
+
+
+def test_a_run_that_begins_with_a_policy_has_its_own_targets(env: Any, folder: Path, tmp_path: Path) -> None:
+    first, second = made("dt", env, folder), made("dt", env, folder, seed=2)
+    first.network.set_targets(torch.full((9,), 0.25), 5.0)
+    save_policy(tmp_path / "checkpoint.pt", first.network, first.args, 6)
+    targets, scale = second.network.target_returns.clone(), second.network.return_scale.clone()
+    start_from(second.network, second.args, tmp_path / "checkpoint.pt", CPU)
+    assert torch.equal(second.network.target_returns, targets)
+    assert torch.equal(second.network.return_scale, scale)
+    for name, value in first.network.named_parameters():
+        assert torch.equal(second.network.get_parameter(name), value), name
 
 
 @every_algorithm
@@ -224,12 +242,12 @@ def test_only_a_time_limit_is_bootstrapped(env: Any, folder: Path) -> None:
     algorithm = made("iql", env, folder)
     recorded = Dataset.open(folder).read(0)
     assert recorded.terminated
-    steps = algorithm.convert(recorded, "held", ("joints",))
+    steps = algorithm.convert(recorded, env.unwrapped, ("joints",))
     assert steps["terminal"].nonzero().flatten().tolist() == [recorded.length - 1]
     assert (~steps["acted"]).nonzero().flatten().tolist() == [recorded.length]
     assert len(steps["obs/joints"]) == recorded.length + 1
     object.__setattr__(recorded, "terminated", False)
-    assert not algorithm.convert(recorded, "held", ("joints",))["terminal"].any()
+    assert not algorithm.convert(recorded, env.unwrapped, ("joints",))["terminal"].any()
 
 
 def test_the_target_moves_slowly(env: Any, folder: Path) -> None:

@@ -177,6 +177,20 @@ def test_only_the_critic_sees_its_state() -> None:
     assert weights.any(), "what is remembered is worth something to the critic too"
 
 
+def test_a_critic_that_sees_numbers_beside_an_actor_of_images_is_described_as_it_is() -> None:
+    layout = ObservationLayout(
+        (ObservationPart("rgb", "image", (32, 32, 3)), ObservationPart(CRITIC_STATE, "vector", (2,)))
+    )
+    for network in (
+        RecurrentActorCritic(layout, 2, (8,), 8, (8,)),
+        TokenPolicy(layout, 2, memory_size=8, head_sizes=(8,)),
+    ):
+        again = type(network).from_dict(network.to_dict())
+        again.load_state_dict(network.state_dict())
+        assert again.critic_encoder is not None
+        assert again.critic_encoder.normalizer is not None
+
+
 @pytest.mark.slow
 def test_the_last_observation_of_an_episode_has_its_own_state() -> None:
     """Those of the finished episode, not of the next one: compared with a task whose observation is the state."""

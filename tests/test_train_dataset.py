@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import mikasa_robo
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger_arguments import BCArgs
@@ -56,9 +57,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_episodes_are_those_of_the_dataset(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def task() -> Any:
+    env: Any = mikasa_robo.make_env(ENV_ID, 1, obs_mode="objects+joints")
+    yield env.unwrapped
+    env.close()
+
+
+def test_episodes_are_those_of_the_dataset(folder: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.open(folder)
-    found = read_dataset(folder, BCArgs(env_id=ENV_ID), PARTS)
+    found = read_dataset(folder, BCArgs(env_id=ENV_ID), PARTS, task)
     assert len(found) == 4
     for episode, recorded in zip(found, dataset.episodes(), strict=True):
         length = recorded.length
@@ -69,13 +77,14 @@ def test_episodes_are_those_of_the_dataset(folder: Path) -> None:
         assert episode["carried"].all()
         phase = torch.from_numpy(recorded.columns["phase"][:length])
         assert torch.equal(episode["known"], phase != CUE)
-        held = to_training_episode(recorded, "held", ())
-        assert torch.equal(held["carried"], phase == RESPONSE)
         without = dataclasses.replace(recorded, step_columns={})
-        assert torch.equal(to_training_episode(without, "free", ())["labels"], torch.from_numpy(recorded.actions))
+        assert torch.equal(to_training_episode(without, task, ())["labels"], torch.from_numpy(recorded.actions))
+        with monkeypatch.context() as patch:
+            patch.setattr(task, "arm", "held")
+            assert torch.equal(to_training_episode(recorded, task, ())["carried"], phase == RESPONSE)
 
 
-def test_a_dataset_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_does_not_fit_is_refused(folder: Path, task: Any, tmp_path: Path) -> None:
     args = BCArgs(env_id=ENV_ID)
     held, later = ({"env_kwargs": (word,)} for word in ("arm=held", "delay_steps=9"))
     refused: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
@@ -87,11 +96,26 @@ def test_a_dataset_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) ->
     )
     for changes, parts, message in refused:
         with pytest.raises(ArgumentError, match=message):
-            read_dataset(folder, dataclasses.replace(args, **changes), parts)
+            read_dataset(folder, dataclasses.replace(args, **changes), parts, task)
     with pytest.raises(ArgumentError, match="holds no dataset"):
-        read_dataset(tmp_path, args, PARTS)
+        read_dataset(tmp_path, args, PARTS, task)
     with pytest.raises(ArgumentError, match="is no folder"):
         BCArgs(env_id=ENV_ID, dataset=str(tmp_path / "none")).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"teacher": "posture"}, "--teacher posture"),
+        ({"expert_noise": 0.3}, r"--expert-noise 0\.3"),
+        ({"ignore_mistakes": True}, "--ignore-mistakes"),
+        ({"train_env_kwargs": ("on_mistake=ignore",)}, "--train-env-kwargs on_mistake=ignore"),
+        ({"image_pretraining_steps": 7}, "--image-pretraining-steps 7"),
+    ],
+)
+def test_what_only_matters_in_play_is_refused(folder: Path, changes: dict[str, Any], option: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{option} cannot be used with --dataset: nothing is played"):
+        BCArgs(env_id=ENV_ID, dataset=str(folder), **changes).check()
 
 
 @pytest.mark.slow

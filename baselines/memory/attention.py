@@ -61,7 +61,9 @@ class WindowMemory(Memory):
         """See `Memory.forward_sequence`."""
         # Most sequences begin with an episode or soon after: what no row keeps is left out. This costs one transfer from the
         # GPU for a whole sequence.
-        return self.run_window(x, state, starts, min(int(state["age"].max()), self.window))
+        # Where the sequence begins with an episode, what was before does not matter, not even to rounding.
+        age = state["age"].masked_fill(starts[0], 0)
+        return self.run_window(x, state, starts, min(int(age.max()), self.window))
 
     def run_window(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
         """`forward_sequence`, where no row keeps more than the ``used`` newest steps of the state."""

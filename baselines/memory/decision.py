@@ -86,7 +86,8 @@ class DecisionTransformer(Memory):
 
     def forward_sequence(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """See `Memory.forward_sequence`."""
-        return self._run(x, state, starts, min(int(state["age"].max()), self.transformer.window))
+        age = state["age"].masked_fill(starts[0], 0)
+        return self._run(x, state, starts, min(int(age.max()), self.transformer.window))
 
     def _run(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
         first = torch.zeros(len(x), TOKENS, x.shape[1], dtype=torch.bool, device=x.device)

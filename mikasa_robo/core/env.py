@@ -155,7 +155,7 @@ class MemoryEnv(SavedTask[TaskState]):
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         before = self.object_layout.read()[..., :3]
-        action = self._step_held(action) if self.arm == "held" or self.holds_arm else super()._step_action(action)
+        action = self._step_held(action) if self.held_steps else super()._step_action(action)
         self._action = action_rows(action, self._action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards
         elapsed = self._elapsed_steps + 1
@@ -171,6 +171,11 @@ class MemoryEnv(SavedTask[TaskState]):
         put = ~visible | settled | self.object_layout.parked(data.objects)
         self.object_layout.apply(put, visible, home, in_cue=~data.responding)
         return action
+
+    @property
+    def held_steps(self) -> int:
+        """The number of steps, from t = 0, in which the arm is held, so that no action is carried out."""
+        return self.timeline.hold_steps if self.arm == "held" or self.holds_arm else 0
 
     def _step_held(self, action: Any) -> Any:
         """A control step in which robots whose response phase has not begun stay where they are."""

@@ -51,6 +51,12 @@ class Timeline:
         return self.response_start or self.views
 
     @property
+    def known_from(self) -> int:
+        """The first t at which an agent can know what it has to remember: the end of the cue. Where the cue is a motion that
+        goes on to the end, it is the third view."""
+        return self.cue if self.response else min(2, self.cue - 1)
+
+    @property
     def horizon(self) -> int:
         """Length of an episode, T."""
         return self.cue + self.delay + self.response

@@ -67,6 +67,14 @@ class Policy(ABC):
         self._own_generators = BatchedPCG64(self.skill.num_envs, self.skill.device)
         self._own_generators.seed(torch.arange(self.skill.num_envs, device=self.skill.device), entropy)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the random numbers that all environments share, to go on with in another process."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        self._generator.set_state(state["generator"])
+
     def _uniforms(self, columns: int) -> Tensor:
         """The next random numbers of all environments, (N, columns) float32 in [0, 1)."""
         n, device = self.skill.num_envs, self.skill.device
