@@ -89,7 +89,7 @@ ROWS: tuple[EnvRow, ...] = (
         )
         for form, max_steps, agents, perfect, memoryless in (
             ("Discrete", 500, "Tile", (390, 368, 390, 362), (22, 29, 22, 6.6)),
-            ("Continuous", 200, "Rolling", (18.7, 17.6, 18.7, 9.5), (2.2, 3.4, 2.2, 1.5)),
+            ("Continuous", 200, "Rolling", (18.7, 17.6, 18.7, 9.5), (2.2, 2.8, 2.2, 1.5)),
             ("ContinuousDiscreteActions", 200, "Rolling", (8.8, 9.4, 8.8, 5.6), (1.9, 2.2, 1.9, 1.5)),
         )
     ),
@@ -252,7 +252,7 @@ ROWS: tuple[EnvRow, ...] = (
         presets={"Easy": {"column_steps": 0}, "Medium": {"column_steps": 45}, "Hard": {"column_steps": 22}},
         steps={"": 525, "Easy": 525, "Medium": 525, "Hard": 525},
         perfect={"": 14, "Easy": 14, "Medium": 14, "Hard": 14},
-        memoryless={"": 0.2, "Easy": 0.2, "Medium": 0.2, "Hard": 0.2},
+        memoryless={"": -0.4, "Easy": -0.4, "Medium": -0.4, "Hard": -0.4},
         perfect_agent="mikasa_base.agents.vizdoom:PerfectMemory",
         memoryless_agent="mikasa_base.agents.vizdoom:Memoryless",
         source="Sorokin et al. 2022, Explain My Surprise (NeurIPS 2022), in a scenario of its own on top of vizdoom",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,10 @@ class RunArgs:
                 )
         if self.data is not None and any(TASKS[name].world != "digits" for name in stream.tasks):
             raise LifelongError(f"--data {self.data}: {stream.name} takes no data from files; leave it out")
+        if stream.needs_data and self.data is None:
+            raise LifelongError(f"--data is missing: {stream.name} reads files; name the folder that holds them")
+        if self.data is not None:
+            values["data"] = self.data.resolve()  # a resumed run and `play` may begin in another folder
         args = dataclasses.replace(self, **values)
         args._check()
         return args
@@ -163,7 +168,8 @@ class RunArgs:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise LifelongError(f"{_option(name)} {value} must be above 0")
-        for name, most in (("dropout", 0.99), ("gamma", 1.0), ("threshold", 1.0)):
+        most_threads = max(64, 4 * (os.cpu_count() or 1))
+        for name, most in (("dropout", 0.99), ("gamma", 1.0), ("threshold", 1.0), ("torch_threads", most_threads)):
             value = getattr(self, name)
             if value is not None and value > most:
                 raise LifelongError(f"{_option(name)} {value} must be at most {most}")

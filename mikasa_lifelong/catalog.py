@@ -53,6 +53,8 @@ class StreamRow:
     dropout: float = 0.0
     paper_steps: int | None = None
     """Gradient steps per task in the paper, for ``--protocol paper``."""
+    needs_data: bool = False
+    """Whether it reads files, so that ``--data`` must name their folder."""
     source: str
     """Where the stream comes from."""
 
@@ -168,6 +170,7 @@ def _digit_streams() -> Iterator[StreamRow]:
         batch_size=64,
         learning_rate=3e-4,
         hidden_size=256,
+        needs_data=True,
         source="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images; the groups are its coarse labels",
     )
 

@@ -20,6 +20,8 @@ SCRATCH = "scn"
 """The learner whose runs are what ``fwt_nav`` compares with."""
 BEST = ", best λ"
 """Ends the name of a learner whose strength is, on each stream, the one with the highest PER."""
+PROTOCOL = ("steps", "batch_size", "network", "hidden_size", "data", "episodes", "checkpoints", "select")
+"""Arguments that say how a stream is learnt and measured, whatever the learner."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     for stream, learners in result.strengths.items():
         for learner, by_strength in learners.items():
             _choose(stream, learner, by_strength, result)
+    for stream in result.runs:
+        _compare_learners(stream, result)
     return result
 
 
@@ -138,6 +142,23 @@ def _choose(stream: str, learner: str, by_strength: dict[float | None, Seeds], i
         runs[learner + BEST] = by_strength[best_strength(by_strength, usual)]
 
 
+def _protocol_of(record: Record) -> dict[str, object]:
+    """The arguments that have to be alike where learners are compared."""
+    return {name: record.args.get(name) for name in PROTOCOL}
+
+
+def _compare_learners(stream: str, into: Collection) -> None:
+    """Note the learners whose runs were made otherwise than most of the stream's."""
+    runs = {learner: list(seeds.values()) for learner, seeds in into.runs[stream].items()}
+    made = [_protocol_of(record) for records in runs.values() for record in records]
+    usual = max(made, key=made.count)
+    for learner, records in runs.items():
+        differ = [name for name in PROTOCOL if any(_protocol_of(record)[name] != usual[name] for record in records)]
+        if differ:
+            text = f"{learner} differs from other learners in {', '.join(differ)}, so they cannot be compared"
+            into.problems.append((Path(stream), text))
+
+
 def best_strength(by_strength: Mapping[float | None, Seeds], usual: float | None) -> float | None:
     """The strength with the highest mean PER over the seeds of ``usual``; those without all of these are left out."""
     seeds = by_strength[usual].keys()
@@ -153,11 +174,15 @@ def values_of(column: Column, collection: Collection, stream: str, learner: str)
     """A metric of each seed.
 
     Raises:
-        LifelongError: it is fwt_nav, and a run of scn is missing.
+        LifelongError: it is fwt_nav, and a run of scn with the same arguments is missing.
     """
     records = collection.runs.get(stream, {}).get(learner, {})
     if column.of_run is not None:
         return {seed: column.of_run(record) for seed, record in sorted(records.items())}
-    scratch = collection.runs.get(stream, {}).get(SCRATCH, {})
+    scratch = {
+        seed: record
+        for seed, record in collection.runs.get(stream, {}).get(SCRATCH, {}).items()
+        if seed in records and _protocol_of(record) == _protocol_of(records[seed])
+    }
     arrays = {seed: record.array() for seed, record in sorted(records.items())}
     return metrics.fwt_nav(arrays, {seed: record.array() for seed, record in scratch.items()})

@@ -114,7 +114,7 @@ def fwt_nav(R: Mapping[int, Array], scratch: Mapping[int, Array]) -> dict[int, f
     """
     missing = sorted(set(R) - set(scratch))
     if missing:
-        raise LifelongError(f"fwt_nav needs scn runs of seeds {', '.join(map(str, missing))}")
+        raise LifelongError(f"fwt_nav needs scn runs of seeds {', '.join(map(str, missing))}, with the same arguments")
     return {seed: float((own_scores(scores) - own_scores(scratch[seed])).mean()) for seed, scores in R.items()}
 
 

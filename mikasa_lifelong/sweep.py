@@ -80,7 +80,8 @@ def _check_options(where: str, learner: str, options: Mapping[str, Any], stream:
         if isinstance(value, bool) or not _fits(value, hints[name]):
             raise SweepError(f"{where}.{name} = {value!r} is of the wrong kind; see `mikasa lifelong run --help`")
     try:
-        RunArgs(stream=stream, learner=learner, **options).completed()
+        data = {"data": Path(options["data"])} if "data" in options else {}
+        RunArgs(**{"stream": stream, "learner": learner, **options, **data}).completed()
     except LifelongError as error:
         raise SweepError(f"{where}: {error}") from error
 
@@ -90,7 +91,7 @@ def _fits(value: Any, hint: Any) -> bool:
     choices = getattr(hint, "__args__", (hint,))
     for choice in choices:
         if isinstance(choice, type):
-            if isinstance(value, choice) or (choice is float and isinstance(value, int)):
+            if isinstance(value, str if choice is Path else choice) or (choice is float and isinstance(value, int)):
                 return True
         elif isinstance(choice, str):
             if value == choice:

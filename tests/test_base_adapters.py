@@ -177,7 +177,7 @@ def test_the_column_has_the_good_colour_and_goes_when_it_is_time(doom: Any) -> N
         reset_until(doom, good)
         for step in range(47):
             columns = [thing.name for thing in doom._game.get_state().objects if thing.name in names.values()]
-            assert columns == ([names[good]] if step <= 45 else [])
+            assert columns == ([names[good]] if step < 45 else []), "it disappears after 45 steps"
             doom.step(0)
 
 
@@ -272,6 +272,22 @@ def test_memory_maze_is_as_long_as_the_table_says_and_frames_its_ball() -> None:
     assert len(np.unique(obs)) > 20
     with pytest.raises(ValueError, match="action=6"):
         env.step(6)
+    env.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MemoryMaze-v0", "ViZDoomTwoColors-v0"])
+def test_a_closed_environment_asks_for_a_reset_and_can_be_reset(name: str) -> None:
+    env = make(name, disable_env_checker=True).unwrapped
+    env.close()
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset(seed=0)
+    env.close()
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset(seed=1)
+    env.step(0)
     env.close()
 
 

@@ -278,3 +278,18 @@ def test_memory_shows_with_more_episodes(env_id: str) -> None:
         assert agent is not None
         returns = play(env, load(agent)(env, np.random.default_rng(1)), 60, seed=2).returns
         assert returns.mean() == pytest.approx(score, abs=4 * returns.std(ddof=1) / 60**0.5)
+
+
+@pytest.mark.parametrize("name", ["RepeatPrevious-v0", "Autoencode-v0"])
+def test_samples_of_actions_do_not_depend_on_those_of_observations(name: str) -> None:
+    actions = []
+    for also_observations in (False, True):
+        env = make(name)
+        env.action_space.seed(0)
+        drawn = []
+        for _ in range(8):
+            drawn.append(env.action_space.sample())
+            if also_observations:
+                env.observation_space.sample()
+        actions.append(drawn)
+    assert actions[0] == actions[1]

@@ -18,7 +18,7 @@ from sweep_helpers import require_refused
 from mikasa_lifelong import command
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, load_entry_point, register
-from mikasa_lifelong.collection import best_strength, collect
+from mikasa_lifelong.collection import COLUMNS, best_strength, collect, values_of
 from mikasa_lifelong.digits import load_split
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.learners.registry import LEARNERS
@@ -152,6 +152,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         ("--stream split-digits --learner er --capacity -1", r"--capacity -1 must be at least 0"),
         ("--stream split-digits --learning-rate 0", r"--learning-rate 0.0 must be above 0"),
         ("--stream split-digits --learner hispo --threshold 2", r"--threshold 2.0 must be at most 1"),
+        ("--stream split-digits --torch-threads 100000", r"--torch-threads 100000 must be at most \d+"),
         ("--stream split-digits --steps 3", r"--checkpoints 5 is more than --steps 3"),
         ("--stream split-digits --protocol paper", r"--protocol paper: split-digits is in no paper"),
         ("--stream split-digits --run-dir {file}", r"--run-dir .* is a file; name a folder"),
@@ -240,6 +241,19 @@ def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, caps
     assert "has the format 'mikasa/lifelong/9'" in shown
     assert "not counted: tiny-digits, ewc, seed 1 is there already" in shown
     assert "differs from others of ewc in fisher" in shown
+
+
+def test_learners_that_were_trained_otherwise_are_not_compared(runs: Path, tmp_path: Path) -> None:
+    content = json.loads((runs / "scn1" / "record.json").read_text())
+    (tmp_path / "scn").mkdir()
+    text = json.dumps({**content, "args": {**content["args"], "steps": 1, "data": "/mnist"}})
+    (tmp_path / "scn" / "record.json").write_text(text)
+    found = collect([runs / "ewc1", runs / "ewc2", tmp_path / "scn"])
+    problem = "scn differs from other learners in steps, data, so they cannot be compared"
+    assert [text for _, text in found.problems] == [problem]
+    (forward,) = [column for column in COLUMNS if column.name == "fwt_nav"]
+    with pytest.raises(LifelongError, match="needs scn runs of seeds 1, 2, with the same arguments"):
+        values_of(forward, found, "tiny-digits", "ewc")
 
 
 def test_of_several_strengths_the_best_has_a_row_of_its_own(

@@ -15,6 +15,8 @@ from mikasa_lifelong.catalog import STREAMS
 from mikasa_lifelong.data_files import read_cifar100, read_mnist
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.stream import TaskStream
+from mikasa_lifelong.sweep import WORDS, run_command
+from mikasa_robo.tools.sweep_plan import SweepError, read_plan
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -73,9 +75,13 @@ def test_cifar_has_twenty_tasks_of_five_classes(cifar: Path) -> None:
         np.testing.assert_array_equal(np.rint(batch["x"][:, 5] * 255), k + 20 * batch["label"])
 
 
-def test_a_run_on_files_can_be_resumed_and_remembers_them(mnist: Path, tmp_path: Path) -> None:
+def test_a_run_on_files_can_be_resumed_and_remembers_them(
+    mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = RunArgs(stream="split-digits", data=mnist).completed()
     assert RunArgs.from_dict(args.to_dict()) == args
+    monkeypatch.chdir(mnist.parent)
+    assert RunArgs(stream="split-digits", data=Path("mnist")).completed() == args, "found again from any folder"
     words = ["run", "--stream", "split-digits", "--steps", "2", "--checkpoints", "1", "--timed-forwards", "2"]
     assert command.main([*words, "--data", str(mnist), "--run-dir", str(tmp_path / "run")]) == 0
     assert command.main(["play", "--run", str(tmp_path / "run"), "--task", "2"]) == 0
@@ -104,8 +110,19 @@ def test_broken_files_are_refused(mnist: Path, cifar: Path, tmp_path: Path, caps
             read_cifar100(cifar)
     for words, message in (
         (f"--stream split-digits --data {tmp_path}", "train-images-idx3-ubyte cannot be read"),
-        ("--stream split-cifar100", "this stream needs --data"),
+        ("--stream split-cifar100", "--data is missing: split-cifar100 reads files"),
     ):
         assert command.main(["run", *words.split(), "--run-dir", str(tmp_path / "out")]) == 2
         assert re.search(message, capsys.readouterr().err)
         assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_names_the_folder_of_files(cifar: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    text = 'out = "runs"\nstreams = ["split-cifar100"]\nlearners = ["er"]\nseeds = [1]\n'
+    file.write_text(text)
+    with pytest.raises(SweepError, match="--data is missing: split-cifar100 reads files"):
+        read_plan(file, WORDS)
+    file.write_text(f'{text}[options.er]\ndata = "{cifar}"\n')
+    (planned,) = read_plan(file, WORDS).runs
+    assert f"--data {cifar}" in " ".join(run_command(planned, Path("/runs/a"), resume=False))

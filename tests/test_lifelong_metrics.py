@@ -84,7 +84,7 @@ def test_what_was_not_measured_is_not_a_number() -> None:
 
 def test_forward_transfer_names_the_runs_that_are_missing() -> None:
     R = record().array()
-    with pytest.raises(LifelongError, match=r"^fwt_nav needs scn runs of seeds 1, 2$"):
+    with pytest.raises(LifelongError, match=r"^fwt_nav needs scn runs of seeds 1, 2, with the same arguments$"):
         metrics.fwt_nav({2: R, 1: R, 3: R}, {3: R})
 
 

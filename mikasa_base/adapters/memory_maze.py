@@ -92,6 +92,7 @@ class MemoryMaze(DrawnEnv[npt.NDArray[np.uint8], Any]):
         if self._env is not None:
             self._env.close()
             self._env = None
+        self._over = True
 
     def _show(self, seen: Any) -> npt.NDArray[np.uint8]:
         self._seen = np.array(seen, np.uint8)

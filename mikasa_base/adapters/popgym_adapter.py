@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -39,7 +40,9 @@ class PopGymEnv(DrawnEnv[Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], render_mode: str | None, previous_action: bool = False) -> None:
         super().__init__(render_mode)
         self._env = env
-        self.action_space = env.action_space
+        self.action_space = copy.deepcopy(
+            env.action_space
+        )  # POPGym may share it, and its generator, with the observation
         self.observation_space = env.observation_space
         self._none: Any = None
         if previous_action:

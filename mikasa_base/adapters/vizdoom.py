@@ -62,7 +62,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         self.column_steps = checks.integer("column_steps", column_steps, 0, _MOST_TICS // _TICS)
         self.observation_space = spaces.Box(0, 255, (_HEIGHT, _WIDTH, 3), np.uint8)
         self.action_space = spaces.Discrete(8)
-        self._folder = tempfile.TemporaryDirectory(prefix="mikasa-vizdoom-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._game: DoomGame | None = None
         self._screen: npt.NDArray[np.uint8] = np.zeros((2 * _HEIGHT, 2 * _WIDTH, 3), np.uint8)
         self._good, self._steps, self._over = _GREEN, 0, True
@@ -74,6 +74,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         """Starts an episode; ``options`` are not used. The first one starts the engine, which takes a second."""
         super().reset(seed=seed)
         if self._game is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="mikasa-vizdoom-")
             self._game = _engine(Path(self._folder.name))
         self._good = int(self.np_random.integers(2))
         self._game.set_seed(int(self.np_random.integers(2**31)))
@@ -96,10 +97,10 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         keys = checks.integer("action", action, 0, 7)
         # to the engine the things are armour, which would protect from the acid
         self._game.send_game_command("take armor")
-        self._game.make_action([keys & 1, keys >> 1 & 1, keys >> 2 & 1], _TICS)
         self._steps += 1
-        if self._steps == self.column_steps:
+        if self._steps == self.column_steps:  # a command takes effect with the next action
             self._game.send_game_command(f"remove {_COLUMN_NAME[self._good]}")
+        self._game.make_action([keys & 1, keys >> 1 & 1, keys >> 2 & 1], _TICS)
         dead = self._game.is_player_dead()
         truncated = not dead and self._steps == _MOST_TICS // _TICS
         self._over = dead or truncated
@@ -127,7 +128,9 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
             self._game.close()
             self._game = None
         self._over = True
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def _look(self, state: Any) -> None:
         screen = state.screen_buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mikasa_lifelong.stream import Batch
 
@@ -61,11 +61,18 @@ class ModelPolicy:
 
     Args:
         model: the network.
-        weights: parameters to use instead of the model's own.
+        weights: parameters to use instead of the model's own, as they are now.
     """
 
     def __init__(self, model: Model, weights: Weights | None = None) -> None:
-        self._model, self._weights = model, weights
+        self._model = self._played = model
+        if weights is not None:
+            # A copy: it takes as long as the model itself, so that the times of learners can be compared.
+            self._played = copy.deepcopy(model)
+            with torch.no_grad():
+                for name, parameter in self._played.named_parameters():
+                    if name in weights:
+                        parameter.copy_(weights[name])
 
     def on_episode_start(self) -> None:
         """There is nothing to forget."""
@@ -73,10 +80,9 @@ class ModelPolicy:
     @torch.no_grad()
     def outputs(self, obs: Batch) -> Tensor:
         """The network's outputs (N, O)."""
-        if self._weights is None:
-            outputs: Tensor = self._model(to_tensors(obs))
-        else:
-            outputs = functional_call(self._model, dict(self._weights), (to_tensors(obs),))
+        if self._played.training != self._model.training:
+            self._played.train(self._model.training)
+        outputs: Tensor = self._played(to_tensors(obs))
         return outputs
 
     def act(self, obs: Batch) -> NDArray[Any]:
