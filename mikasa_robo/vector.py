@@ -324,4 +324,18 @@ def make_single_env(*, env_id: str, task: str, **kwargs: Any) -> gym.Env[Any, An
             "'async' give vector_kwargs={'autoreset_mode': …}"
         )
     creator: Callable[..., Any] = load_env_creator(task)
-    return UnbatchWrapper(BatchedTimeLimit(creator(**kwargs)))
+
+    class Single(UnbatchWrapper):
+        """Plays its own episodes also where nobody gives it a seed: copies in one batch must differ."""
+
+        seeded = False
+
+        def reset(
+            self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Any, dict[str, Any]]:
+            if seed is None and not self.seeded:
+                seed = int(np.random.SeedSequence().generate_state(1)[0])
+            self.seeded = True
+            return super().reset(seed, options)
+
+    return Single(BatchedTimeLimit(creator(**kwargs)))

@@ -15,7 +15,7 @@ from .task_wrapper import TaskWrapper
 
 __all__ = ["CameraShutdownWrapper"]
 
-IMAGES = ("rgb", "depth", "segmentation", "rgbd", "position", "normal", "albedo")
+IMAGES = ("rgb", "depth", "segmentation", "rgbd", "position", "normal", "albedo", "xyzw")
 
 
 class CameraShutdownWrapper(TaskWrapper):

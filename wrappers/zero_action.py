@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.checks import whole_number
+from mikasa_robo.sim.call_arguments import checked_action
 
 from .task_wrapper import TaskWrapper
 
@@ -39,6 +40,8 @@ class InitialZeroActionWrapper(TaskWrapper):
         if not isinstance(action, Tensor | np.ndarray):
             raise TypeError(f"the action is a {type(action).__name__}: use a tensor or an array (N, A)")
         task = self.task
-        action = torch.as_tensor(action, device=task.device).reshape(task.num_envs, -1)
+        action = torch.as_tensor(
+            checked_action(action, task.single_action_space.shape, task.num_envs), device=task.device
+        )
         waiting = task.elapsed_steps < self.n_initial_steps
         return self.env.step(torch.where(waiting[:, None], torch.zeros_like(action), action))

@@ -211,7 +211,7 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
         if self._env is None:
             self._env = self._make_env()
             self._device = self._env.get_wrapper_attr("device")
-        obs, _ = self._env.reset(seed=seed if seed is None or isinstance(seed, int) else list(seed))
+        obs, _ = self._env.reset(seed=seed if seed is None or isinstance(seed, int | np.integer) else list(seed))
         nothing = np.zeros(self.num_envs, np.bool_)
         self._obs = self._convert(obs)
         self._terminated, self._truncated = nothing.copy(), nothing.copy()

@@ -117,8 +117,15 @@ class MemoryEnv(SavedTask[TaskState]):
 
     @property
     def instruction(self) -> str:
-        """The task in one English sentence; empty for an environment that was not made through its ID."""
-        return CATALOG[self.spec.id].instruction if self.spec is not None and self.spec.id in CATALOG else ""
+        """The task in one English sentence.
+
+        Empty for an environment that was not made through its ID, and for one with other arguments than define its ID.
+        """
+        row = None if self.spec is None else CATALOG.get(self.spec.id)
+        if row is None or self.spec is None:
+            return ""
+        given = self.spec.kwargs
+        return "" if any(given.get(name, value) != value for name, value in row.kwargs.items()) else row.instruction
 
     @property
     def task_state(self) -> TaskState:

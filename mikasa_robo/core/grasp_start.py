@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
+
 from .sampling import ROBOT_BASE_X
 
 __all__ = ["grasp_posture"]
@@ -36,13 +38,15 @@ def grasp_posture(point: Tensor, yaw: Tensor, width: float, middle: float) -> Te
     Raises:
         ValueError: a point is out of reach.
     """
-    x, y, z = (point.to(torch.float64) - point.new_tensor([ROBOT_BASE_X, 0.0, 0.0]).to(torch.float64)).unbind(1)
+    robot = tensors.constant((ROBOT_BASE_X, 0.0, 0.0), point.dtype, point.device)
+    x, y, z = (point.to(torch.float64) - robot.to(torch.float64)).unbind(1)
     base = torch.atan2(y, x)
     # Joints 2, 4 and 6 turn about parallel axes: two links from the shoulder to the wrist.
     across, up = (x.square() + y.square()).sqrt() - WRIST, z + HAND - SHOULDER_HEIGHT
     upper, fore = math.hypot(UPPER_ARM, ELBOW), math.hypot(FOREARM, ELBOW)
     distance = (across.square() + up.square()).sqrt()
-    if bool((distance > upper + fore + LIMIT).any()):
+    # On a GPU the host would have to wait for the answer; a task's places are checked when it is made.
+    if not tensors.reads_wait(point.device) and bool((distance > upper + fore + LIMIT).any()):
         raise ValueError("the hand cannot reach an object that far away")
     distance = distance.clamp(max=upper + fore)
     at_shoulder = ((upper**2 + distance.square() - fore**2) / (2 * upper * distance)).clamp(-1, 1).acos()

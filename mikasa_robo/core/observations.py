@@ -163,7 +163,8 @@ def state_extra(task: ObservedTask, info: Mapping[str, Any], data: StepData) -> 
     extra["visible"] = visible.to(torch.float32)
     extra["object_poses"] = (data.objects[..., :7] * visible[..., None]).flatten(1)
     for name, value in task.state_features(task.task_state, data).items():
-        extra[name] = value.to(torch.float32).flatten(1) if value.ndim > 1 else value.to(torch.float32)[:, None]
+        value = value.to(torch.float32, copy=True)  # the task's state changes in place
+        extra[name] = value.flatten(1) if value.ndim > 1 else value[:, None]
     return extra
 
 

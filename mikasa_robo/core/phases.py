@@ -68,8 +68,10 @@ class Timeline:
             elapsed: (N,) control steps since the reset.
 
         Returns:
-            (N,) int64: `CUE`, `DELAY` or `RESPONSE`.
+            (N,) int64: `CUE`, `DELAY` or `RESPONSE`. Without a response it is `CUE`, also after the last step.
         """
+        if not self.response:
+            return torch.zeros_like(elapsed, dtype=torch.int64)
         return (elapsed >= self.cue).to(torch.int64) + (elapsed >= self.cue + self.delay).to(torch.int64)
 
     def responding(self, elapsed: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
+from gymnasium.utils.seeding import np_random
 from torch import Tensor
 
 from mikasa_robo.sim.call_arguments import RESET_OPTIONS, checked_options
@@ -173,6 +174,10 @@ class SeededEnv(BatchedSimMixin):
                 self._keys[env] = key
                 # how many numbers an episode takes is known when they are drawn
                 self._to_skip[env] = key[2]
+            if isinstance(seed, int):
+                self._np_random, self._np_random_seed = np_random(
+                    seed
+                )  # as Gymnasium's checker expects; no task uses it
             # no task uses ManiSkill's own generators; reseeding some of them would change every environment
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
         with self._own_seeds():

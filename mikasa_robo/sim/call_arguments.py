@@ -25,7 +25,7 @@ def checked_action(action: Any, shape: tuple[int, ...], num_envs: int) -> Any:
         num_envs: N.
 
     Returns:
-        a tensor or an array (N, *shape), with the dtype that it had; float32 for a sequence.
+        a tensor or an array (N, *shape), with the dtype that it had; float32 for a sequence and for whole numbers.
 
     Raises:
         TypeError: not numbers.
@@ -50,6 +50,11 @@ def checked_action(action: Any, shape: tuple[int, ...], num_envs: int) -> Any:
             f"the action is a {type(action).__name__} that does not hold numbers only: give a tensor, an array or nested "
             f"lists of shape {(num_envs, *shape)}"
         )
+    # Bounds are applied in the dtype of the action, and -1 is no uint8.
+    if isinstance(values, Tensor):
+        values = values if values.is_floating_point() else values.float()
+    elif values.dtype.kind != "f":
+        values = values.astype(np.float32)
     batch = (num_envs, *shape)
     if num_envs == 1 and tuple(values.shape) == shape:
         return values.reshape(batch)

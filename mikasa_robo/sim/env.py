@@ -335,7 +335,10 @@ class BatchedSimMixin(BaseEnv):
         if self._kept_controllers is not None:
             (others, saved), self._kept_controllers = self._kept_controllers, None
             saved.restore(others)
-        return super().get_info()
+        info: dict[str, Any] = super().get_info()
+        if not tensors.reads_wait(self.device):  # on a GPU it is a copy already
+            info["elapsed_steps"] = info["elapsed_steps"].clone()
+        return info
 
     def get_obs(self, info: dict[str, Any] | None = None, unflattened: bool = False) -> Any:
         """ManiSkill's observation of the current state."""

@@ -7,7 +7,6 @@ Vulkan driver ("failed to find a rendering device"). Robots with colours in thei
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,24 +26,12 @@ class UndrawnMaterial:
         self.__dict__.update(properties)
 
 
-@functools.cache
-def _materials_work() -> bool:
-    try:
-        sapien.render.RenderMaterial()
-    except RuntimeError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def undrawn_materials() -> Iterator[None]:
     """A block in which a scene without a renderer can be built on a machine without Vulkan.
 
-    Does nothing on machines where SAPIEN can make materials.
+    Also on one with Vulkan no device is opened, which would take time and could fail.
     """
-    if _materials_work():
-        yield
-        return
     originals = [holder.RenderMaterial for holder in _HOLDERS]
     for holder in _HOLDERS:
         holder.RenderMaterial = UndrawnMaterial

@@ -184,7 +184,9 @@ class ShellGame(MemoryEnv[ShellState]):
 
     def update_state(self, s: ShellState, data: StepData, touching: Tensor) -> None:
         is_target = torch.nn.functional.one_hot(s.target, MUGS).to(torch.bool)
-        s.held, new = hold_touches(s.held, touching.any(dim=1), data.responding, sums=~is_target)
+        # until the first step of the response phase the layout puts the mugs at their places, and no touch counts
+        settled = data.elapsed > self.timeline.response_start
+        s.held, new = hold_touches(s.held, touching.any(dim=1), settled, sums=~is_target)
         s.counted, wrong_touch = record_touches(new, s.counted, is_target)
         s.grasped = (touching[:, FINGERS] & is_target[:, None]).any(dim=2).all(dim=1) & data.responding
         mugs = data.objects[:, 1:]
@@ -195,8 +197,6 @@ class ShellGame(MemoryEnv[ShellState]):
         mistake = (misplaced & ~is_target).any(dim=1)
         if self.mode == "touch":
             mistake |= wrong_touch
-        # until the first step of the response phase the layout puts the mugs at their places
-        settled = data.elapsed > self.timeline.response_start
         s.mistaken = s.mistaken | (mistake & settled)
         taken_along = (is_target & ~uncovered).any(dim=1) & ~s.decided
         s.ball = torch.where(taken_along[:, None], self._target_mug(s, data)[:, :2], s.ball)
