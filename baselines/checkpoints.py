@@ -205,6 +205,9 @@ def _require_weights(state_dict: Mapping[str, Any], path: Path | str) -> None:
             raise CheckpointError(
                 f"{path} has weights {name!r} that are no tensor; pass a checkpoint that training wrote"
             )
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            # such as a stride of 0: a small file that stands for more memory than there is
+            raise CheckpointError(f"{path} has weights {name!r} that overlap; pass a checkpoint that training wrote")
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise CheckpointError(
                 f"{path} has weights {name!r} that are not finite, so training has diverged; pass an earlier checkpoint"

@@ -97,9 +97,16 @@ class ProgressCsv:
             return
         with self._path.open(newline="") as file:
             lines = [line for line in file if line.endswith("\n")]  # the last line may be incomplete
-        rows = list(csv.DictReader(lines))
-        self._rows = [{k: float(v) for k, v in row.items() if v} for row in rows if float(row["step"]) <= step]
-        self._columns = list(rows[0]) if rows else []
+        reader = csv.DictReader(lines)
+        self._rows = []
+        try:
+            for row in reader:
+                values = {k: float(v) for k, v in row.items() if v}
+                self._columns = list(row)
+                if values["step"] <= step:
+                    self._rows.append(values)
+        except (KeyError, TypeError, ValueError, csv.Error):
+            pass  # after a power failure a file may end with zeros; what follows a damaged row is no better
         self._rewrite()
 
     def _rewrite(self) -> None:

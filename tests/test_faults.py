@@ -137,6 +137,7 @@ def _changed(**entries: Any) -> Callable[[dict[str, Any]], None]:
         (_changed(env_id=None), "env_id of type NoneType"),
         (_changed(format="foreign"), "has the format 'foreign'"),
         (lambda p: p["state_dict"].update(log_std=torch.full((8,), float("nan"))), "'log_std' that are not finite"),
+        (lambda p: p["state_dict"].update(log_std=torch.zeros(1).expand(10**14)), "'log_std' that overlap"),
         (lambda p: p["state_dict"].update(log_std=torch.zeros(3)), "does not fit the network 'mlp'"),
         (lambda p: p["state_dict"].update(log_std=3), "weights 'log_std' that are no tensor"),
         (lambda p: p["network"].update(hidden_sizes=[30_000] * 9), "and the file holds"),

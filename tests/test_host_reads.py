@@ -159,6 +159,15 @@ def test_nothing_waits_and_nothing_loops_over_environments(env_id: str) -> None:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("env_id", ["RotateLenientPos-v0", "TakeItBack-v0"])
+def test_an_episode_that_begins_with_a_grasp_waits_for_nothing(env_id: str) -> None:
+    made = gym.make(env_id, num_envs=3, obs_mode="state", sim_backend="physx_cpu", start_grasped=True)
+    stepping, resetting = watched(made, steps=2)
+    assert not Counter(stepping.waits)
+    assert not Counter(resetting.waits)
+    made.close()
+
+
 class Reading(RememberColor):
     """A task that waits in each of the ways that `Watch` has to see."""
 

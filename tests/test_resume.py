@@ -279,6 +279,15 @@ def test_progress_goes_on_after_a_row_that_was_cut_short(tmp_path: Path) -> None
     assert path.read_text().split() == ["step,a,b", "1.0,2.0,", "2.0,3.0,4.0", "3.0,5.0,"]
 
 
+def test_progress_goes_on_after_a_power_failure(tmp_path: Path) -> None:
+    path = tmp_path / "progress.csv"
+    path.write_bytes(b"step,a\n1.0,2.0\n" + bytes(40) + b"\n3.0,4.0\n")
+    table = ProgressCsv(path)
+    table.go_on(5)
+    table.append({"step": 2.0, "a": 5.0})
+    assert path.read_text().split() == ["step,a", "1.0,2.0", "2.0,5.0"]
+
+
 ROBOT_ARGV = (
     "--preset none --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --stagger-groups 2 --eval-every 0 "
     "--eval-episodes 1 --eval-num-envs 1 --no-video --torch-threads 1 --sim-backend physx_cpu --hidden-sizes 8 "
