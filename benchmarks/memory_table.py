@@ -12,6 +12,7 @@ performance profiles. With ``--columns variant`` the columns are the variants of
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
+from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.loggers import short_revision
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
@@ -29,13 +31,17 @@ from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.intervals import aggregate
 from mikasa_robo.tools.output import put_between_marks
 from mikasa_robo.tools.plot import read_column, read_progress
-from mikasa_robo.tools.sweep import Plan, PlannedRun, finished_folder, read_plan
+from mikasa_robo.tools.sweep import Plan, PlannedRun, SweepError, finished_folder, read_plan
 
 MARK = "<!-- memory-table -->"
 SHORT = 8
 """Tasks in the table of the README."""
 GRADIENT_STEPS = ("imitation/total_updates",)
 """Columns of progress.csv with the gradient steps so far; PPO has none."""
+
+
+OPTIONAL = ("delay", "gradient_steps", "successes")
+"""Columns of the CSV that may be empty."""
 
 
 @dataclass
@@ -94,11 +100,20 @@ Cells = Mapping[tuple[Line, str], Sequence[Row]]
 
 
 def delay_of(run: PlannedRun) -> int | None:
-    """``delay_steps`` of a run, where the sweep sets it."""
-    found = [
-        str(word).partition("=")[2] for word in run.options.get("env_kwargs", ()) if word.startswith("delay_steps=")
-    ]
-    return int(found[-1]) if found else None
+    """``delay_steps`` of a run, where the sweep sets it.
+
+    Raises:
+        SystemExit: it is no whole number.
+    """
+    words = run.options.get("env_kwargs", ())
+    words = [words] if isinstance(words, str) else words  # a plan made by hand may hold a single one
+    found = [text for name, _, text in (str(word).partition("=") for word in words) if name == "delay_steps"]
+    try:
+        return int(found[-1]) if found else None
+    except ValueError as error:
+        raise SystemExit(
+            f"{run.name}: delay_steps={found[-1]} is not a whole number; write one in the sweep"
+        ) from error
 
 
 def memory_of(run: PlannedRun) -> str:
@@ -137,7 +152,7 @@ def read_csv(path: Path) -> list[Row]:
     """The rows of a CSV, which need not exist.
 
     Raises:
-        SystemExit: it holds something else.
+        SystemExit: it holds something else, or a cell that has to be there is missing or cannot be read.
     """
     if not path.exists():
         return []
@@ -145,23 +160,53 @@ def read_csv(path: Path) -> list[Row]:
     kinds: dict[str, Callable[[str], Any]] = dict.fromkeys(names, int)
     kinds |= dict.fromkeys(("env_id", "variant", "memory", "revision"), str)
     kinds |= {"mean_return": float, "seconds": float}
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if list(reader.fieldnames or ()) != names:
-            raise SystemExit(f"--csv {path} has other columns than {', '.join(names)}; name another file")
-        rows: list[dict[str, Any]] = [
-            {name: kinds[name](text) if text else None for name, text in row.items()} for row in reader
-        ]
-    return [Row(**row) for row in rows]
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            if list(reader.fieldnames or ()) != names:
+                raise SystemExit(f"--csv {path} has other columns than {', '.join(names)}; name another file")
+            return [_read_row(row, kinds, f"--csv {path}, line {reader.line_num}") for row in reader]
+    except OSError as error:
+        raise SystemExit(f"--csv {path} cannot be read: {error.strerror}; name a CSV file") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise SystemExit(f"--csv {path} is no CSV file ({error}); name another file") from error
+
+
+def _read_row(row: Mapping[str, str | None], kinds: Mapping[str, Callable[[str], Any]], where: str) -> Row:
+    """A row of the CSV; ``where`` says which, for the error."""
+    fix = "correct the line, or remove it and run the script again with the run's folder in place"
+    if set(row) != set(kinds):  # DictReader puts what is too much under None
+        raise SystemExit(f"{where} has more cells than there are columns; {fix}")
+    values: dict[str, Any] = {}
+    for name, text in row.items():
+        if not text and name not in OPTIONAL:
+            raise SystemExit(f"{where} has no {name}; {fix}")
+        try:
+            values[name] = kinds[name](text) if text else None
+        except ValueError as error:
+            raise SystemExit(f"{where}: {name} = {text!r} is not a number of its kind; {fix}") from error
+    if values["episodes"] < 1:
+        raise SystemExit(f"{where}: episodes = {values['episodes']} is less than 1; {fix}")
+    return Row(**values)
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Replaces the CSV."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    """Replaces the CSV at once: it may be all that is left of the runs, and a full disk must not cost them.
+
+    Raises:
+        SystemExit: it cannot be written. The older one is left as it is.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.getvalue().encode())
+    except OSError as error:
+        raise SystemExit(
+            f"--csv {path} cannot be written: {error.strerror}; what it held is unchanged: make room, or name another file"
+        ) from error
 
 
 def gather(plan: Plan, known: Sequence[Row]) -> list[Row]:
@@ -373,17 +418,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = options.csv or options.sweep.with_suffix(".csv")
     markdown = options.markdown or options.sweep.with_suffix(".md")
     picture = options.picture or options.sweep.with_suffix(".png")
-    plan = read_plan(options.sweep)
-    known = read_csv(table)
-    rows = gather(plan, known)
-    if not rows:
-        raise SystemExit(
-            f"no run of {options.sweep} is finished in {plan.out}, and {table} holds none; run the sweep first"
-        )
+    try:
+        plan = read_plan(options.sweep)
+        known = read_csv(table)
+        rows = gather(plan, known)
+    except SweepError as error:
+        raise SystemExit(f"{options.sweep}: {error}") from error
     new = len(rows) - len(known)
-    write_csv(table, rows)
     own = {(run.task, run.label) for run in plan.runs}
-    rows = [row for row in rows if (row.env_id, row.variant) in own]
+    own_rows = [row for row in rows if (row.env_id, row.variant) in own]
+    if not own_rows:
+        others = f" ({len(rows)} of other sweeps)" if rows else ""
+        raise SystemExit(
+            f"no run of {options.sweep} is finished in {plan.out}, and {table} holds none{others}; "
+            "run the sweep first, or name the CSV of this sweep with --csv"
+        )
+    write_csv(table, rows)
+    rows = own_rows
     if options.columns == "variant":
         rows = [replace(row, memory=row.variant) for row in rows]
     draw(plan, rows, picture, options.columns)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_table import Row, in_words, main, read_csv
+from benchmarks.memory_table import Row, delay_of, in_words, main, read_csv, write_csv
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.tools.sweep_plan import read_plan
+from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -121,12 +124,17 @@ def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
         '{{ name = "{0}-{1}", algorithm = "dagger", options = {{ memory = "{0}", env_kwargs = ["delay_steps={1}"] }} }}'
     )
     variants = ", ".join(variant.format(memory, delay) for memory in ("gru", "none") for delay in (5, 50))
-    sweep.write_text(f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n')
-    for name, memory, success in (("gru-5", "gru", 1.0), ("gru-50", "gru", 0.6), ("none-5", "none", 0.3)):
+    sweep.write_text(
+        f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n'
+        "[options.dagger]\ntotal_timesteps = 61_440\n"
+    )
+    runs = (("gru-5", "gru", 5, 1.0), ("gru-50", "gru", 50, 0.6), ("none-5", "none", 5, 0.3))
+    for name, memory, delay, success in runs:
         folder = tmp_path / "runs" / f"RememberColor3-v0__{name}__1"
         finish(folder, "RememberColor3-v0", memory, 1, success)
         file = folder / "final_eval.json"
-        file.write_text(file.read_text().replace(f'"variant": "{memory}"', f'"variant": "{name}"'))
+        changed = f'"variant": "{name}", "env_kwargs": ["delay_steps={delay}"]'
+        file.write_text(file.read_text().replace(f'"variant": "{memory}"', changed))
     main([str(sweep)])
     assert [(row.memory, row.delay, row.successes) for row in read_csv(tmp_path / "delays.csv")] == [
         ("gru", 5, 100),
@@ -155,6 +163,76 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / "sweep.csv").write_text("a,b\n1,2\n")
     with pytest.raises(SystemExit, match="has other columns than env_id"):
         read_csv(tmp_path / "sweep.csv")
+
+
+ROW = Row("RememberColor3-v0", "gru", "gru", None, 1, 61440, None, 100, None, 30.5, 1800.0, "0123456789")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",100,", ",,", "line 3 has no episodes; correct the line, or remove it"),
+        (",100,", ",0,", "line 3: episodes = 0 is less than 1; correct"),
+        (",30.5,", ",many,", "line 3: mean_return = 'many' is not a number of its kind; correct"),
+        (",1800.0,0123456789", "", "line 3 has no seconds; correct"),
+        ("0123456789", "0123456789,1", "line 3 has more cells than there are columns; correct"),
+        ("0123456789", "x" * 131_073, "is no CSV file"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "sweep.csv"
+    write_csv(file, [ROW, ROW])
+    assert read_csv(file) == [ROW, ROW]
+    head, first, second = file.read_text().splitlines()
+    assert old in second
+    file.write_text("\n".join([head, first, second.replace(old, new), ""]))
+    with pytest.raises(SystemExit, match=message) as refusal:
+        read_csv(file)
+    assert str(refusal.value).startswith(f"--csv {file}")
+
+
+def test_a_disk_that_is_full_does_not_cost_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "sweep.csv"
+    write_csv(file, [ROW])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SystemExit, match=r"sweep.csv cannot be written: No space left .*unchanged: make room"):
+        write_csv(file, [ROW, ROW])
+    assert read_csv(file) == [ROW]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_csv_of_other_sweeps_is_refused_and_kept(tmp_path: Path) -> None:
+    sweep, file = tmp_path / "sweep.toml", tmp_path / "sweep.csv"
+    sweep.write_text(SWEEP.format(out=tmp_path / "runs", tasks='["RememberColor3-v0"]'))
+    write_csv(file, [replace(ROW, variant="other")])
+    before = file.read_bytes()
+    with pytest.raises(SystemExit, match=r"holds none \(1 of other sweeps\); run the sweep first, or name the CSV"):
+        main([str(sweep)])
+    assert file.read_bytes() == before
+    assert not (tmp_path / "sweep.md").exists()
+
+
+def test_a_run_with_other_options_is_named(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(SWEEP.format(out=tmp_path / "runs", tasks='["RememberColor3-v0"]').replace("61_440", "122_880"))
+    finish(tmp_path / "runs" / "RememberColor3-v0__gru__1", "RememberColor3-v0", "gru", 1, 0.98)
+    with pytest.raises(SystemExit, match=r"sweep.toml: .*is finished with total_timesteps = 61440, and the sweep asks"):
+        main([str(sweep)])
+
+
+def test_the_delay_of_a_run(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.toml"
+    text = SWEEP.format(out=tmp_path, tasks='["RememberColor3-v0"]')
+    sweep.write_text(text + 'env_kwargs = "delay_steps=50"\n')
+    assert {delay_of(run) for run in read_plan(sweep).runs} == {50}
+    assert delay_of(PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": "delay_steps=5"})) == 5
+    assert delay_of(PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": ["arm=held"]})) is None
+    with pytest.raises(SystemExit, match="__1: delay_steps=long is not a whole number; write one"):
+        delay_of(PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": ["delay_steps=long"]}))
 
 
 def test_the_published_sweeps_hold_every_task_and_memory(tmp_path: Path) -> None:
@@ -188,7 +266,10 @@ def test_columns_can_be_the_variants(tmp_path: Path) -> None:
         f'{{ name = "{name}", algorithm = "{algorithm}", options = {{ memory = "gru", dataset = "nowhere" }} }}'
         for name, algorithm in (("bc-gru", "bc"), ("iql", "iql"))
     )
-    sweep.write_text(f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n')
+    sweep.write_text(
+        f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n'
+        "[options.bc]\ntotal_timesteps = 61_440\n[options.iql]\ntotal_timesteps = 61_440\n"
+    )
     for name, algorithm, success in (("bc-gru", "bc", 0.9), ("iql", "iql", 0.4)):
         folder = tmp_path / "runs" / f"RememberColor3-v0__{name}__1"
         finish(folder, "RememberColor3-v0", "gru", 1, success, algorithm)

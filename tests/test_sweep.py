@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ import pytest
 from sweep_helpers import require_refused
 from tool_helpers import OWN_ID, own_task
 
+from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.loggers import sole_writer
 from mikasa_robo.tools import sweep as module
 from mikasa_robo.tools.report import collect
 from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
@@ -354,7 +357,7 @@ def test_variants_are_one_algorithm_with_several_names(tmp_path: Path, capsys: p
     folder = tmp_path / "runs" / small.name
     folder.mkdir(parents=True)
     final = {"episodes": 100, "success_once": 0.5}
-    args = {"variant": "ffm-small", "memory": "ffm"}
+    args = {**(small.args or {}), "variant": "ffm-small"}
     result = {"env_id": small.task, "algorithm": "dagger", "seed": 1, "training_steps": 9, "final": final, "args": args}
     (folder / "final_eval.json").write_text(json.dumps(result))
     assert module._place(tmp_path / "runs", small).state == "finished"
@@ -425,7 +428,8 @@ def test_a_task_of_ones_own_is_swept_by_its_module(own_task: str, tmp_path: Path
     # a checkpoint's module is imported only where it is named
     assert train_command(planned, folder, resume=True)[4:] == ["--resume", str(folder), "--env-id", own_task]
     folder.mkdir()
-    result = {"env_id": OWN_ID, "algorithm": "ppo-mlp", "seed": 2, "args": {"env_id": own_task}}
+    args = {**(planned.args or {}), "env_id": own_task}
+    result = {"env_id": OWN_ID, "algorithm": "ppo-mlp", "seed": 2, "args": args}
     (folder / "final_eval.json").write_text(json.dumps(result))
     assert module._place(tmp_path, planned).state == "finished"
     file.write_text(GOOD.replace("RememberColor3-v0", OWN_ID).replace("ShellGameTouch-v0", own_task))
@@ -455,6 +459,141 @@ def test_a_run_with_a_network_of_ones_own_is_finished_only_once(tmp_path: Path) 
     result = {"env_id": planned.task, "algorithm": "ppo-mlp", "seed": 1, "args": {"network": "toy-linear"}}
     (folder / "final_eval.json").write_text(json.dumps(result))
     assert module._place(tmp_path, planned).state == "finished"
+
+
+def planned_in(out: Path, text: str = GOOD) -> PlannedRun:
+    """The first run of a sweep."""
+    file = out / "sweep.toml"
+    file.write_text(text.replace("runs/colors", str(out)))
+    return read_plan(file).runs[0]
+
+
+def write_result(folder: Path, run: PlannedRun, **changes: Any) -> None:
+    """What the run leaves once it is finished."""
+    args = {**(run.args or {}), "env_id": run.task, "seed": run.seed, "run_dir": str(folder), **changes}
+    result = {"env_id": run.task, "algorithm": run.algorithm_name, "seed": run.seed, "args": args}
+    folder.mkdir(exist_ok=True)
+    (folder / "final_eval.json").write_text(json.dumps(result))
+
+
+def write_checkpoint(folder: Path, run: PlannedRun, **changes: Any) -> None:
+    """What the run leaves half way."""
+    args = {**(run.args or {}), "env_id": run.task, "seed": run.seed, "run_dir": str(folder), **changes}
+    folder.mkdir(exist_ok=True)
+    Checkpoints(folder, keep=2).save(2048, {"algorithm": run.algorithm_name, "args": args, "world_size": 1})
+
+
+@pytest.mark.parametrize(
+    ("write", "what"), [(write_result, "is finished"), (write_checkpoint, "was begun")], ids=["result", "checkpoint"]
+)
+def test_a_folder_is_that_of_a_run_only_if_all_options_are_the_same(
+    write: Callable[..., None], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_option = planned_in(tmp_path, GOOD + "learning_rate = 0.01\n")
+    folder = tmp_path / with_option.name
+    write(folder, with_option, torch_threads=7, device="cuda", video=True, preset="robo-numbers")
+    place = module._place(tmp_path, with_option)
+    assert (place.folder, place.state) == (folder, "finished" if write is write_result else "waiting")
+
+    without = planned_in(tmp_path)
+    with pytest.raises(SweepError, match=rf"{what} with learning_rate = 0.01, and the sweep asks for 0.0003; name ano"):
+        module._place(tmp_path, without)
+    assert main([str(tmp_path / "sweep.toml")]) == 2
+    assert f"{folder} {what} with learning_rate = 0.01" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, "sweep.toml"], "nothing was started"
+
+
+def test_the_options_of_a_preset_are_compared_too(tmp_path: Path) -> None:
+    planned = planned_in(tmp_path, GOOD.replace("ppo-mlp", "ppo"))
+    assert planned.args is not None
+    assert planned.args["gamma"] == 0.9
+    write_result(tmp_path / planned.name, planned, gamma=0.99)
+    with pytest.raises(SweepError, match=r"finished with gamma = 0.99, and the sweep asks for 0.9;"):
+        module._place(tmp_path, planned)
+
+
+@pytest.mark.parametrize("write", [write_result, write_checkpoint])
+def test_a_record_older_than_an_option_has_its_default(write: Callable[..., None], tmp_path: Path) -> None:
+    asked = planned_in(tmp_path, GOOD + "anneal_lr = false\nlearning_rate = 0.0003\n")
+    plain = planned_in(tmp_path)
+    older = {name: value for name, value in (plain.args or {}).items() if name not in ("anneal_lr", "learning_rate")}
+    write(tmp_path / plain.name, dataclasses.replace(plain, args=older))
+    assert module._place(tmp_path, plain).folder == tmp_path / plain.name
+    with pytest.raises(SweepError, match=r"with anneal_lr = True, and the sweep asks for False"):
+        module._place(tmp_path, asked)
+
+
+def test_a_damaged_checkpoint_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    planned = planned_in(tmp_path)
+    folder = tmp_path / planned.name
+    folder.mkdir()
+    (folder / "resume-000000002048.pt").write_text("half")
+    with pytest.raises(SweepError, match=r"cannot be continued: .*resume-000000002048.pt is not a checkpoint"):
+        module._place(tmp_path, planned)
+    assert module.finished_folder(tmp_path, planned) is None, "which looks for results only"
+
+
+def test_a_text_is_a_list_of_one_where_an_option_takes_several(tmp_path: Path) -> None:
+    planned = planned_in(tmp_path, GOOD + 'env_kwargs = "arm=held"\nhidden_sizes = 32\ninit_from = "./a.pt"\n')
+    assert planned.options["env_kwargs"] == ["arm=held"]
+    assert planned.options["hidden_sizes"] == [32]
+    write_result(tmp_path / planned.name, planned, env_kwargs=["arm=held"], hidden_sizes=[32], init_from="a.pt")
+    assert module._place(tmp_path, planned).state == "finished"
+
+
+def test_two_sweeps_do_not_train_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray")
+    planned_in(tmp_path)
+    (tmp_path / "logs").mkdir()
+    with (
+        module._only_sweep(tmp_path),
+        pytest.raises(SweepError, match=rf"out = {tmp_path}: another sweep is .* name another folder"),
+    ):
+        run(plan(tmp_path, 1), fake())
+    with module._only_sweep(tmp_path):
+        assert main([str(tmp_path / "sweep.toml"), "--dry-run"]) == 0, "which only looks"
+        assert main([str(tmp_path / "sweep.toml")]) == 2
+    assert "another sweep is training in this folder" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == [module.LOCK]
+
+
+def test_a_run_that_outlived_its_sweep_is_not_made_twice(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    folder = tmp_path / "RememberColor3-v0__ppo-mlp__1"
+    folder.mkdir()
+    (folder / "progress.csv").touch()
+    with sole_writer(folder), pytest.raises(SweepError, match=rf"{folder}: a process is training in this folder; wait"):
+        run(plan(tmp_path, 1), fake())
+    assert not folder.with_name(f"{folder.name}__attempt-2").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        '{"env_id": 5, "algorithm": "ppo-mlp", "seed": 1}',
+        '{"env_id": "RememberColor3-v0", "algorithm": "ppo-mlp", "seed": 1, "args": []}',
+        "[" * 100_000,
+    ],
+    ids=["list", "env_id", "args", "deep"],
+)
+def test_a_broken_result_is_named(content: str, tmp_path: Path) -> None:
+    planned = planned_in(tmp_path)
+    (tmp_path / planned.name).mkdir()
+    (tmp_path / planned.name / "final_eval.json").write_text(content)
+    with pytest.raises(SweepError, match=r"final_eval.json is broken \(.*\); move .* away"):
+        module._place(tmp_path, planned)
+
+
+def test_files_that_python_cannot_read_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned_in(tmp_path)
+    results = tmp_path / "results.csv"
+    results.write_text("env_id,variant,seed\n" + "x" * 131_073 + ",a,1\n")
+    assert main([str(tmp_path / "sweep.toml"), "--dry-run", "--skip-in", str(results)]) == 2
+    assert "results.csv is no CSV with the columns" in capsys.readouterr().err
+    (tmp_path / "sweep.toml").write_text(f"out = {'[' * 100_000}")
+    assert main([str(tmp_path / "sweep.toml")]) == 2
+    assert "nested too deeply; write it as docs/training.md shows" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: Path) -> None:

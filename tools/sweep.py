@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import fcntl
 import fnmatch
 import functools
 import itertools
@@ -37,7 +38,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,7 +46,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import mikasa_suite
-from mikasa_robo.env_ids import split_env_id
+from mikasa_robo.baselines.registry import use_algorithm
 
 from .env_ids import OptionError
 from .extras import require_modules
@@ -63,6 +64,15 @@ PATIENCE = 20.0
 """Seconds that runs get to end when a sweep is stopped."""
 OBJECT_STORE = 80 * 1024 * 1024
 """Bytes of shared memory for Ray on this machine, close to its minimum: runs exchange no data."""
+LOCK = ".sweep.lock"
+"""The file in ``out``/logs that a sweep locks. It stays: another sweep may have opened it already."""
+FREE = (
+    *("torch_threads", "num_workers", "device", "compile", "eval_num_envs"),
+    *("keep_checkpoints", "video", "video_episodes", "track", "wandb_project", "wandb_mode"),
+)
+"""Options that say where and how fast a run trains, and what it leaves besides: they do not change its result."""
+NOT_COMPARED = (*FREE, "preset", "env_module", "algorithm_module", "network_module")
+"""Arguments in which the record of a run may differ from the sweep. What a preset sets is among the other arguments."""
 
 State = Literal["waiting", "running", "finished", "failed"]
 
@@ -127,29 +137,65 @@ def _is_finished(progress: Progress) -> bool:
     file = progress.folder / "final_eval.json"
     if not file.is_file():
         return False
-    run = progress.run
     try:
         found = json.loads(file.read_text())
-        args = {
-            **found.get("args", {}),
-            "env_id": split_env_id(found["env_id"])[1],
-            "algorithm": found["algorithm"],
-            "seed": found["seed"],
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise SweepError(f"{file} is broken ({error}); move {progress.folder} away") from error
-    asked = {"env_id": run.task, "algorithm": run.algorithm_name, "seed": run.seed, **run.options}
+        env_id, algorithm, seed = found["env_id"], found["algorithm"], found["seed"]
+        args = found.get("args", {})
+        if not isinstance(env_id, str) or not isinstance(args, dict):
+            raise TypeError("env_id is no text, or args is no table")
+        recorded = {**args, "env_id": env_id, "algorithm": algorithm, "seed": seed}
+        _require_same(progress.run, recorded, f"{progress.folder} is finished")
+    except SweepError:
+        raise
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise SweepError(f"{file} is broken ({reason}); move {progress.folder} away") from error
+    return True
+
+
+def _require_own_checkpoint(progress: Progress) -> None:
+    """Raise SweepError where the run would go on from a checkpoint of another run."""
+    # `--resume` goes on with the arguments in the checkpoint, whatever the sweep says.
+    if progress.run.args is None or not any(progress.folder.glob("resume-*.pt")):
+        return
+    from mikasa_robo.baselines.checkpoints import CheckpointError, Checkpoints
+
+    try:
+        saved = Checkpoints.load_newest(progress.folder)
+    except (CheckpointError, OSError) as error:
+        raise SweepError(f"{progress.folder} cannot be continued: {error}; or move that folder away") from error
+    _require_same(progress.run, {**saved["args"], "algorithm": saved["algorithm"]}, f"{progress.folder} was begun")
+
+
+def _require_same(run: PlannedRun, recorded: Mapping[str, Any], what: str) -> None:
+    """Raise SweepError where a run has other arguments than a record says. ``what`` says where the record is."""
+    asked = {"env_id": run.task, "algorithm": run.algorithm_name, "seed": run.seed}
     if run.variant is not None:
         asked["variant"] = run.variant
-    if "network" in asked:  # a result has the name without the module
-        asked["network"] = str(asked["network"]).rpartition(":")[2]
+    # A record from before there was an option says nothing of it; the run had what is the default now.
+    absent: Mapping[str, Any] = asked
+    if run.args is None:
+        asked = {**run.options, **asked}
+        absent = asked
+    else:
+        asked = {**{name: value for name, value in run.args.items() if name not in NOT_COMPARED}, **asked}
+        # Not for what a preset or a default of another version may have set.
+        absent = {**asked, **{name: value for name, value in _defaults(run).items() if name in run.options}}
     for name, value in asked.items():
-        if args.get(name, value) != value:
+        was = recorded.get(name, absent[name])
+        if name in ("env_id", "network"):  # the module that registers a name may stand before it, or apart
+            was, value = (each.rpartition(":")[2] if isinstance(each, str) else each for each in (was, value))
+        if was != value:
             raise SweepError(
-                f"{progress.folder} is finished with {name} = {args[name]!r}, and the sweep asks for {value!r}; "
+                f"{what} with {name} = {was!r}, and the sweep asks for {value!r}; "
                 "name another `out`, or move that folder away"
             )
-    return True
+
+
+def _defaults(run: PlannedRun) -> dict[str, Any]:
+    """The arguments of the algorithm where nothing is asked for."""
+    args: dict[str, Any] = use_algorithm(run.algorithm).load_args_type()().to_dict()
+    return args
 
 
 def _folders(out: Path, run: PlannedRun) -> Iterator[Path]:
@@ -163,7 +209,7 @@ def _is_in_use(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _place(out: Path, run: PlannedRun) -> Progress:
+def _find(out: Path, run: PlannedRun) -> Progress:
     """Find the last folder of a run, or the one that it will get."""
     last = None
     for folder in _folders(out, run):
@@ -177,13 +223,25 @@ def _place(out: Path, run: PlannedRun) -> Progress:
     return Progress(run, last or out / run.name)
 
 
+def _place(out: Path, run: PlannedRun) -> Progress:
+    """`_find`, for a run that will be made where it is not finished.
+
+    Raises:
+        SweepError: its folder holds the result of another run, or the checkpoint of one.
+    """
+    progress = _find(out, run)
+    if progress.state != "finished":
+        _require_own_checkpoint(progress)
+    return progress
+
+
 def finished_folder(out: Path, run: PlannedRun) -> Path | None:
     """The folder below ``out`` that holds the result of a run; None where it is not finished.
 
     Raises:
         SweepError: the folder holds the result of another run.
     """
-    progress = _place(out, run)
+    progress = _find(out, run)
     return progress.folder if progress.state == "finished" else None
 
 
@@ -214,7 +272,7 @@ def sweep(
         show: called with a table of all runs after each change, and every ``interval`` seconds.
 
     Raises:
-        SweepError: ``out`` cannot be used, or a folder holds the result of another run. Nothing has been started.
+        SweepError: ``out`` cannot be used, another sweep uses it, or a folder holds another run. Nothing has been started.
         ModuleNotFoundError: Ray is not installed.
     """
     out = plan.out.resolve()
@@ -228,6 +286,65 @@ def sweep(
         raise SweepError(str(error)) from error
     require_modules("distributed", "ray")
     (out / "logs").mkdir(parents=True, exist_ok=True)
+    with _only_sweep(out):
+        runs = [_place(out, run) for run in plan.runs]  # again: another sweep may have ended meanwhile
+        for progress in runs:
+            if progress.state != "finished":
+                _require_idle(progress.folder)
+        _train(plan, runs, out, address=address, num_cpus=num_cpus, command=command, show=show, interval=interval)
+    return runs
+
+
+@contextlib.contextmanager
+def _only_sweep(out: Path) -> Iterator[None]:
+    """Lock the folder of a sweep for a block; the lock of a process that is killed is released.
+
+    Raises:
+        SweepError: another sweep holds the lock.
+    """
+    # Without it, two sweeps would make the same runs: a run that has just begun looks like one that failed early.
+    with open(out / "logs" / LOCK, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SweepError(
+                f"out = {out}: another sweep is training in this folder; wait until it ends or stop it, "
+                "or name another folder"
+            ) from error
+        except OSError as error:  # some network file systems have no locks
+            log.warning("%s cannot be locked (%s): make sure that only one sweep trains there", out, error)
+        yield
+
+
+def _require_idle(folder: Path) -> None:
+    """Raise SweepError where a process trains in the folder of a run, such as one that outlived its sweep."""
+    if not folder.is_dir():
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as `mikasa train` does
+    except BlockingIOError as error:
+        raise SweepError(
+            f"{folder}: a process is training in this folder; wait until it ends or stop it, then start the sweep again"
+        ) from error
+    except OSError:
+        pass  # no locks here; `_only_sweep` has warned
+    finally:
+        os.close(handle)
+
+
+def _train(
+    plan: Plan,
+    runs: Sequence[Progress],
+    out: Path,
+    *,
+    address: str | None,
+    num_cpus: int | None,
+    command: Command,
+    show: Callable[[str], None],
+    interval: float,
+) -> None:
+    """Train the runs that are not finished; see `sweep`."""
     show("starting Ray ...")
     with _ray(address, num_cpus) as ray:
         _require_cores(ray, plan)
@@ -266,7 +383,6 @@ def sweep(
                     ray.cancel(reference)
                 if pending:
                     ray.wait(list(pending), num_returns=len(pending), timeout=PATIENCE)
-    return runs
 
 
 def _require_cores(ray: Any, plan: Plan) -> None:
@@ -472,7 +588,7 @@ def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) ->
                 done = {(row["env_id"], row["variant"], int(row["seed"])) for row in csv.DictReader(file)}
         except OSError as error:
             raise SweepError(f"--skip-in {skip_in} cannot be read: {error.strerror}; name a CSV file") from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
             raise SweepError(
                 f"--skip-in {skip_in} is no CSV with the columns env_id, variant and seed ({error!r})"
             ) from error

@@ -47,6 +47,9 @@ class PlannedRun:
     options: Mapping[str, Any]
     cpus: float = 1
     variant: str | None = None  # name of a [[variant]]
+    args: Mapping[str, Any] | None = None
+    """All its arguments, also those at their defaults, as the trainer records them; None where only ``options`` are known.
+    Those that the sweep sets itself are not in it."""
 
     @property
     def name(self) -> str:
@@ -106,9 +109,9 @@ class Vocabulary:
     """The bare name of a task. Raises OptionError, EnvIdError or RegistryError where there is none."""
     algorithm_name: Callable[[str], str]
     """Likewise of an algorithm."""
-    check_options: Callable[[str, str, Mapping[str, Any], str], None]
-    """Called with where in the file the options are, the algorithm's bare name, its options and a task. Raises SweepError
-    for an option that cannot be used."""
+    check_options: Callable[[str, str, Mapping[str, Any], str], Mapping[str, Any] | None]
+    """Called with where in the file the options are, the algorithm's bare name, its options and a task. Returns all
+    arguments of such a run (see `PlannedRun`), or None. Raises SweepError for an option that cannot be used."""
     algorithm: str = "algorithm"
     """The key of a [[variant]] that names its algorithm."""
 
@@ -125,6 +128,8 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
         raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is not a TOML file: {error}") from error
+    except RecursionError as error:
+        raise SweepError(f"{path} has lists or tables nested too deeply; write it as docs/training.md shows") from error
     words = words or TRAINING
     known = [
         "out",
@@ -182,14 +187,20 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
         own = [changes for pattern, changes in by_task.items() if fnmatch.fnmatchcase(task_name, pattern)]
         for name, algorithm, label, common in agents:
             merged = {key: _of_task(value, task_name) for changes in (common, *own) for key, value in changes.items()}
-            words.check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
-            runs += [PlannedRun(task, algorithm, seed, merged, cpus, label) for seed in seeds]
+            args = words.check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
+            merged = {key: _as_list_where_one_is(value, key, args) for key, value in merged.items()}
+            runs += [PlannedRun(task, algorithm, seed, merged, cpus, label, args) for seed in seeds]
     return Plan(Path(content["out"]), tuple(runs), retries)
 
 
 def _of_task(value: Any, task: str) -> Any:
     """An option of one task: "{task}" in a text is the task's ID."""
     return value.replace("{task}", task) if isinstance(value, str) else value
+
+
+def _as_list_where_one_is(value: Any, key: str, args: Mapping[str, Any] | None) -> Any:
+    """An option as its run records it: a single value of an option that takes several is a list of one."""
+    return [value] if args is not None and isinstance(args.get(key), list) and not isinstance(value, list) else value
 
 
 def _table(content: Mapping[str, Any], key: str, example: str) -> dict[str, Any]:
@@ -275,8 +286,8 @@ def _check_names(key: str, values: Sequence[str], resolve: Callable[[str], str])
     return list(by_name)
 
 
-def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task: str) -> None:
-    """Let the algorithm read its own options, for a task."""
+def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Let the algorithm read its own options, for a task. Returns all arguments of such a run, those of a preset too."""
     from mikasa_robo.baselines.arguments import ArgumentError
     from mikasa_robo.baselines.command import parse_args
 
@@ -302,12 +313,14 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
             f"{where}: `mikasa train {algorithm} {shlex.join(words)}` cannot be read; "
             f"`mikasa train {algorithm} --help` describes the options"
         )
+    recorded = {name: value for name, value in args.to_dict().items() if name not in RESERVED}
     if "dataset" in options:  # the data of some tasks may come later: each run looks for its own
         args = dataclasses.replace(args, dataset=os.curdir)
     try:
         args.check()
     except ArgumentError as error:
         raise SweepError(f"{where}: {error}") from error
+    return recorded
 
 
 TRAINING = Vocabulary(
