@@ -119,7 +119,11 @@ def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Datase
         words = " ".join(f"{name}={value}" for name, value in own.items())
         fix = f"use --env-kwargs {words}" if own else "leave --env-kwargs out"
         raise ArgumentError(f"--dataset {folder} was recorded with {words or 'no arguments of the task'}; {fix}")
-    lacking = [part for part in parts if (part or "state") not in dataset.read(0).observations]
+    try:
+        observed = dataset.read(0).observations
+    except DataError as error:
+        raise ArgumentError(f"--dataset {folder}: {error}") from error
+    lacking = [part for part in parts if (part or "state") not in observed]
     if lacking:
         raise ArgumentError(
             f"--dataset {folder} has no {', '.join(name or 'state' for name in lacking)} in its observations "

@@ -52,10 +52,21 @@ class PartialFile:
         Raises:
             FileExistsError: there is such a file, and ``overwrite`` is False.
         """
-        if not overwrite:
-            self.target.touch(exist_ok=False)  # claims the name against other processes
-        os.replace(self.path, self.target)
+        if overwrite:
+            os.replace(self.path, self.target)
+        else:
+            self._take_new_name()
         self.close()
+
+    def _take_new_name(self) -> None:
+        """Give the file its final name unless it is taken; in one step, so that no empty file can stay behind."""
+        try:
+            os.link(self.path, self.target)
+        except FileExistsError:
+            raise
+        except OSError:  # some file systems have no hard links
+            self.target.touch(exist_ok=False)  # claims the name against other processes
+            os.replace(self.path, self.target)
 
     def close(self) -> None:
         """Remove the file, unless it has its final name. Closing again does nothing."""

@@ -315,9 +315,11 @@ def test_the_reference_is_that_of_the_script_without_memory(tmp_path: Path) -> N
     found = read_reference(REPOSITORY / "docs" / "results" / "memory_need.csv")
     assert found.keys() >= {INTERCEPT, "TakeItBack-v0", "RotateLenientPos-v0"}
     assert all(0 <= successes <= episodes for successes, episodes in found.values())
-    (tmp_path / "other.csv").write_text("a\n1\n")
-    with pytest.raises(OptionError, match="no CSV of benchmarks/memory_need"):
-        read_reference(tmp_path / "other.csv")
+    head = "env_id,run,successes,episodes\n"
+    for text in ("a\n1\n", f"{head}{COLOR},memoryless\n", f"{head}{COLOR},memoryless,0,0\n"):
+        (tmp_path / "other.csv").write_text(text)
+        with pytest.raises(OptionError, match="no CSV of benchmarks/memory_need"):
+            read_reference(tmp_path / "other.csv")
 
 
 def test_the_published_table_is_that_of_the_published_results() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,12 @@ import numpy as np
 import pytest
 from tool_helpers import OWN_ID, own_task, save_untrained
 
-from mikasa_robo.baselines.arguments import CommonArgs
+from mikasa_robo.baselines import registry
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.dagger_arguments import BCArgs
+from mikasa_robo.baselines.dataset import open_dataset
 from mikasa_robo.data.checking import find_problems
-from mikasa_robo.data.dataset import MANIFEST, Dataset, export, locked
+from mikasa_robo.data.dataset import MANIFEST, Dataset, checksum, export, locked
 from mikasa_robo.data.episode import DatasetInfo, Episode
 from mikasa_robo.data.formats import FORMATS, FormatError, find_format
 from mikasa_robo.data.recording import draw_noise
@@ -498,3 +504,269 @@ def test_a_format_is_written_through_a_folder_of_its_own(copy: Path, monkeypatch
     with pytest.raises(ZeroDivisionError), locked(copy):
         export(Dataset.open(copy), find_format("data_helpers:Lines"), [0, 1])
     assert sorted(path.name for path in copy.iterdir()) == ["episodes", MANIFEST]
+
+
+# ---------------------------------------------------------------------- datasets of somebody else's
+def change_manifest(folder: Path, **changes: Any) -> None:
+    content = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**content, **changes}))
+
+
+def test_replay_imports_no_module_that_a_manifest_names(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dataset that was downloaded may have a .py file beside it."""
+    (tmp_path / "module_of_a_dataset.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    manifest = json.loads((copy / MANIFEST).read_text())
+    arguments = {**manifest["arguments"], "env_id": f"module_of_a_dataset:{ENV_ID}"}
+    change_manifest(copy, arguments=arguments)
+    assert data.main(["replay", str(copy)]) == 0, "the task is registered without it"
+
+    unknown = {**manifest["info"], "env_id": "OfADataset-v0"}
+    change_manifest(copy, arguments={**arguments, "env_id": "module_of_a_dataset:OfADataset-v0"}, info=unknown)
+    assert data.main(["replay", str(copy)]) == 2
+    assert "add --env-id module_of_a_dataset:OfADataset-v0" in capsys.readouterr().err
+    change_manifest(copy, arguments={**arguments, "env_id": "OfADataset-v0"})
+    assert data.main(["replay", str(copy)]) == 2
+    assert f"{copy}: the task OfADataset-v0" in capsys.readouterr().err
+    assert data.main(["replay", str(copy), "--env-id", f"module_of_a_dataset:{ENV_ID}"]) == 2
+    assert "is of OfADataset-v0; name that one" in capsys.readouterr().err
+
+    named = f"module_of_a_dataset:{ENV_ID}"
+    change_manifest(copy, info={**manifest["info"], "env_id": named})  # Gymnasium would import it, too
+    assert data.main(["replay", str(copy)]) == 2
+    assert f"info has the env_id '{named}'" in capsys.readouterr().err
+    assert not (tmp_path / "imported").exists()
+
+    change_manifest(copy, info=manifest["info"])
+    assert data.main(["replay", str(copy), "--env-id", named]) == 0
+    assert (tmp_path / "imported").exists(), "the user named it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"episodes": 3}, "it has the episodes 3, which is of the wrong type"),
+        ({"episodes": []}, "it lists no episodes"),
+        ({"episodes": [5]}, "episodes[0] must be an object, not 5"),
+        ({"episodes": [{"seed": 1}]}, "episodes[0] has no length"),
+        ({"left_out": [{}]}, "left_out[0] has no seed"),
+        ({"summary": {}}, "summary has no episodes"),
+        ({"files": {"a": {"bytes": True}}}, "files['a'] has the bytes True, which is of the wrong type"),
+        ({"formats": [1]}, "formats has 1"),
+        ({"info": {}}, "info has no env_id"),
+        *(
+            ({name: None}, f"it has the {name} None")
+            for name in ("summary", "files", "native", "command", "arguments", "left_out")
+        ),
+    ],
+)
+def test_a_malformed_manifest_is_refused(
+    copy: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_manifest(copy, **changes)
+    for words in (["show"], ["check"], ["replay"], ["export", "--format", "data_helpers:Lines"]):
+        assert data.main([*words, str(copy)]) == 2
+        assert f"{copy / MANIFEST}: {message}" in capsys.readouterr().err
+
+
+def test_show_refuses_a_summary_that_does_not_fit(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_manifest(copy, summary={"episodes": 5, "successes": 9, "failures": 0, "steps": 1})
+    assert data.main(["show", str(copy)]) == 2
+    assert "the summary says 9 successes, and the list of episodes 5" in capsys.readouterr().err
+    assert data.main(["check", str(copy)]) == 1
+
+
+# ---------------------------------------------------------------------- damage
+def _set_in_zip(path: Path, offset: int, value: int) -> None:
+    """Set two bytes of every entry of the central directory of a ZIP file."""
+    content = bytearray(path.read_bytes())
+    place = content.find(b"PK\x01\x02")
+    while place >= 0:
+        content[place + offset : place + offset + 2] = value.to_bytes(2, "little")
+        place = content.find(b"PK\x01\x02", place + 4)
+    path.write_bytes(content)
+
+
+def _with_header(path: Path, header: bytes) -> None:
+    """Write a ZIP file like ``path`` whose arrays have a header that NumPy cannot read."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            if name.endswith(".npy"):
+                content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+            archive.writestr(name, content)
+
+
+def _raw_deflate(path: Path) -> None:
+    """Break what is compressed."""
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("actions.npy")
+    start = member.header_offset + 30 + len("actions.npy")
+    content[start : start + 8] = b"\xff" * 8
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: _set_in_zip(path, 8, 1),
+        lambda path: _set_in_zip(path, 10, 99),
+        lambda path: _with_header(path, b"{'descr': '''"),
+        lambda path: _with_header(path, b"{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}\n"),
+        lambda path: _with_header(path, b"{'descr': '<f4', 'fortran_order': False, 'shape': ()}\n" + bytes(4)),
+        _raw_deflate,
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        lambda path: path.write_bytes(b""),
+    ],
+    ids=["encrypted", "compression", "tokens", "end", "number", "deflate", "cut", "empty"],
+)
+def test_a_damaged_episode_is_reported(
+    copy: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy / "episodes" / "00000002.npz"
+    damage(path)
+    with pytest.raises(DataError, match=r"00000002\.npz cannot be read as an episode"):
+        read_episode(path, 2)
+    assert data.main(["check", str(copy)]) == 1
+    assert f"{path} cannot be read as an episode" in capsys.readouterr().out
+
+
+def test_an_unreadable_file_is_reported(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mikasa_robo.data import checking
+
+    def refuse(path: Path) -> str:
+        if path.name == "00000002.npz":
+            raise PermissionError(13, "Permission denied", str(path))
+        return checksum(path)
+
+    monkeypatch.setattr(checking, "checksum", refuse)  # not chmod: a superuser may read everything
+    assert data.main(["check", str(copy)]) == 1
+    assert "episodes/00000002.npz cannot be read (Permission denied)" in capsys.readouterr().out
+
+
+def test_select_takes_no_longer_for_many_episodes(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set for each episode would take minutes."""
+    found = Dataset.open(made)
+    dataset = dataclasses.replace(found, info=dataclasses.replace(found.info, only_success=True))
+    many = {number: {"success": number % 2 == 0} for number in range(30_000)}
+    monkeypatch.setattr(Dataset, "recorded", lambda self: many)
+    begin = time.process_time()
+    chosen, left_out = dataset.select(15_000)
+    assert time.process_time() - begin < 2.0
+    assert (len(chosen), len(left_out)) == (15_000, 15_000)
+
+
+# ---------------------------------------------------------------------- exports
+def test_a_format_that_is_written_again_gets_new_checksums(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each way to write it again, over a file that was of another content."""
+    lines = copy / "Lines" / "episodes.jsonl"
+    wanted = lines.read_bytes()
+    for again in (
+        lambda: data.main(["export", str(copy), "--format", "data_helpers:Lines"]),
+        lambda: collect_into(copy, "--format", "data_helpers:Lines"),
+    ):
+        files = json.loads((copy / MANIFEST).read_text())["files"]
+        change_manifest(copy, files={**files, "Lines/episodes.jsonl": {"bytes": 3, "sha256": "0"}})
+        shutil.rmtree(copy / "Lines")
+        assert again() == 0
+        assert lines.read_bytes() == wanted
+        assert data.main(["check", str(copy)]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_export_that_was_killed_gets_checksums(
+    copy: Path, listed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed when the folder was there, and the manifest not yet refreshed; with ``listed`` it replaced a former one."""
+    shutil.rmtree(copy / "Lines")
+    if not listed:
+        Dataset.open(copy).refresh()
+    with locked(copy):
+        dataset = Dataset.open(copy)
+        export(dataset, find_format("data_helpers:Lines"), dataset.numbers())
+    assert Dataset.open(copy).unlisted_formats() == ["Lines"]
+    assert data.main(["check", str(copy)]) == 1, "nothing that has no checksum passes"
+    told = capsys.readouterr().out
+    assert "not in the manifest: Lines/episodes.jsonl" in told
+    assert "the same `mikasa data export` adds them" in told
+    other = Path(shutil.copytree(copy, copy.parent / "other"))
+    assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 0
+    assert collect_into(other, "--format", "data_helpers:Lines") == 0
+    for folder in (copy, other):
+        assert Dataset.open(folder).unlisted_formats() == []
+        assert "Lines/episodes.jsonl" in json.loads((folder / MANIFEST).read_text())["files"]
+        assert data.main(["check", str(folder)]) == 0
+
+
+def test_show_and_export_refuse_a_folder_that_is_read_only(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(copy / "Lines")
+    before = sorted(copy.rglob("*"))
+    monkeypatch.setattr(data, "why_not_writable", lambda folder, name: f"{folder} cannot be written to: Read-only")
+    assert data.main(["show", str(copy)]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "cannot be written to: Read-only; name a file elsewhere with --out, or add --no-figure" in told.err
+    assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 2
+    assert "cannot be written to: Read-only; an export goes into the dataset" in capsys.readouterr().err
+    assert sorted(copy.rglob("*")) == before
+    assert data.main(["show", str(copy), "--no-figure"]) == 0
+    assert data.main(["show", str(copy), "--out", str(tmp_path / "figure.png")]) == 0
+
+
+# ---------------------------------------------------------------------- the arm, and modules of one's own
+def test_the_arm_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By default as the policy was trained; --arm wins, whatever it says."""
+    policy = save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state", env_kwargs=("arm=held",))
+    for name, argv, arm in (
+        ("trained", [], "held"),
+        ("free", ["--arm", "free"], "free"),
+        ("kwargs", ["--env-kwargs", "arm=free"], "free"),
+    ):
+        assert collect_into(tmp_path / name, "--policy", str(policy), *argv, episodes=1) == 0
+        assert Dataset.open(tmp_path / name).info.env_kwargs["arm"] == arm
+    assert collect_into(tmp_path / "trained", "--policy", str(policy), "--arm", "free", episodes=1) == 2
+    assert "was begun with --arm nothing, not free" in capsys.readouterr().err
+
+
+def test_the_arm_of_a_scripted_policy(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Dataset.open(made).arguments["arm"] == "free"
+    assert "arm" not in Dataset.open(made).info.env_kwargs
+    assert collect_into(tmp_path / "new", "--env-kwargs", "arm=free", "--arm", "held") == 2
+    assert "--env-kwargs arm=free with --arm held: both set the arm" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_modules_of_a_checkpoint_that_the_user_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, name, told in (
+        ("--memory", "nowhere_at_all:Mine", "--memory: 'nowhere_at_all:Mine': there is no module"),
+        ("--algorithm", "nowhere_at_all:mine", "--algorithm: 'nowhere_at_all:mine': there is no module"),
+        ("--network", "nowhere_at_all:mine", "--network: 'nowhere_at_all:mine': there is no module"),
+    ):
+        assert collect_into(tmp_path / "new", option, name) == 2
+        assert told in capsys.readouterr().err
+        assert not (tmp_path / "new").exists()
+    (tmp_path / "memory_to_collect.py").write_text("from mikasa_robo.baselines.memory.gru import GRU as Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "MEMORIES", dict(registry.MEMORIES))
+    policy = save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state")
+    argv = ["--policy", str(policy), "--no-states"]
+    assert collect_into(tmp_path / "new", *argv, "--memory", "memory_to_collect:Mine", episodes=1) == 0
+    assert "memory_to_collect:Mine" in registry.MEMORIES
+    assert collect_into(tmp_path / "new", *argv, episodes=1) == 0, "the episodes do not depend on it"
+
+
+def test_training_names_the_dataset_whose_episode_is_damaged(copy: Path) -> None:
+    (copy / "episodes" / "00000000.npz").write_bytes(b"")
+    with pytest.raises(ArgumentError, match=rf"^--dataset {re.escape(str(copy))}: .*00000000\.npz cannot be read"):
+        open_dataset(copy, BCArgs(env_id=ENV_ID), ["objects"])

@@ -6,8 +6,10 @@ import base64
 import csv
 import dataclasses
 import functools
+import html
 import json
 import math
+import os
 import shutil
 import statistics
 import sys
@@ -29,10 +31,12 @@ from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
 from mikasa_robo.tools.env_ids import OptionError
-from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints
+from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints, write_new
 from mikasa_robo.tools.evaluate import main as eval_main
+from mikasa_robo.tools.html import as_code, as_text, to_html
 from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
-from mikasa_robo.tools.report import collect, learning_curve, write_report
+from mikasa_robo.tools.plot import read_column, read_progress
+from mikasa_robo.tools.report import collect, learning_curve, read_curves, write_report
 from mikasa_robo.tools.report import main as report_main
 
 __all__ = ["own_task"]  # a fixture
@@ -192,6 +196,25 @@ def test_no_file_is_overwritten_and_no_code_is_run(runs: Path, tmp_path: Path) -
     assert eval_main(["--checkpoint", str(tmp_path / "nothing.pt"), "--out", str(tmp_path / "e.json")]) == 2
 
 
+def test_a_name_that_is_taken_in_the_meantime_loses_no_result(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "e.json"
+
+    def slow(args: CommonArgs) -> Factory:
+        out.write_text("mine")
+        return ReachEnv
+
+    content = evaluate_checkpoints(Args(checkpoints(runs, 1), episodes=2, num_envs=2, out=out), make_factory=slow)
+    assert out.read_text() == "mine"
+    assert json.loads((tmp_path / "e-2.json").read_text()) == content
+    assert f"the result is in {tmp_path / 'e-2.json'}" in capsys.readouterr().err
+    # two files have the same number
+    (tmp_path / "e-3.png").touch()
+    assert write_new(out, {".json": b"{}", ".png": b"image"}) == tmp_path / "e-4.json"
+    assert (tmp_path / "e-4.png").read_bytes() == b"image"
+
+
 def test_a_task_of_ones_own_is_evaluated_once_its_module_is_named(
     own_task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,6 +371,88 @@ def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, t
     report = write_report(collection, tmp_path / "report")
     for name, why in problems.items():
         assert cells(report, f"`{tmp_path / 'runs' / name}`")[1] == why
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"success_once": 1.5}, "broken: it has success_once 1.5, which no evaluation has"),
+        ({"success_at_end": -1.0}, "broken: it has success_at_end -1, which"),
+        ({"episodes": 0}, "broken: it has 0 episodes, which"),
+    ],
+)
+def test_impossible_numbers_are_a_problem(changes: dict[str, Any], message: str, runs: Path, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        shutil.copytree(runs / f"seed-{seed}", tmp_path / "runs" / str(seed))
+        content = final(runs, seed)
+        content["final"] |= {"success_once": 1.0} | changes
+        (tmp_path / "runs" / str(seed) / "final_eval.json").write_text(json.dumps(content))
+    report = write_report(collect([tmp_path / "runs"]), tmp_path / "report")
+    for seed in (1, 2):
+        assert cells(report, f"`{tmp_path / 'runs' / str(seed)}`")[1].startswith(message)
+    assert "No finished run was found." in report.read_text()
+
+
+def test_a_folder_that_is_not_utf_8_is_in_the_report(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/runs/bad\xff")
+    shutil.copytree(runs / "seed-1", folder)
+    shutil.copytree(runs / "seed-2", f"{folder}2")
+    os.unlink(f"{folder}2/final_eval.json")
+    assert report_main([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
+    assert "bad\\udcff2" in capsys.readouterr().out
+    assert "bad\\udcff," in (tmp_path / "report" / "runs.csv").read_text()
+    assert "bad\\udcff2" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_a_report_that_fails_leaves_nothing(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(report_module, "to_html", fail)
+    with pytest.raises(ZeroDivisionError):
+        write_report(collect([runs]), tmp_path / "report")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_texts_of_others_are_only_texts_in_a_report(runs: Path, tmp_path: Path) -> None:
+    hostile = (
+        "![x](http://a.org/x.png) [y](http://a.org) <http://a.org> | *b*\n# h `c` _d_ ppo_mlp ![z](curves-return.png)"
+    )
+    collection = collect([runs])
+    collection.runs = [dataclasses.replace(run, algorithm=hostile, env_id=hostile) for run in collection.runs]
+    collection.problems.append((tmp_path / "a|b`c", hostile))
+    report = write_report(collection, tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    tags = Tags(page)
+    assert not {"a", "em", "code", "h1"} & {tag for tag, n in tags.count.items() if n > (tag == "h1")}
+    assert len(tags.images) == 2, "the curves"
+    assert all(image.startswith("data:") for image in tags.images)
+    assert tags.count["tr"] == 2 + 2
+    shown = " ".join(hostile.split())
+    assert page.count(f"<td>{html.escape(shown, quote=False)}</td>") == 3, "task, algorithm and problem"
+    assert "ppo_mlp" in report.read_text()
+    assert as_code("a b") == "`a b`"
+    assert as_text("a\x1b[2Jb\udcff") == r"a?\[2Jb\\udcff"
+    # and where a report does not escape them
+    tags = Tags(to_html(f"# t\n\n{hostile.splitlines()[0]}\n\n[u]: http://a.org\n[u] ![v][u]", tmp_path / "report"))
+    assert not tags.images
+    assert not tags.count["a"]
+
+
+def test_curves_of_evaluations_and_of_training_are_not_averaged(runs: Path, tmp_path: Path) -> None:
+    finished = collect([runs]).runs
+    one = dataclasses.replace(finished[0], path=tmp_path)
+    lines = list(csv.DictReader((finished[0].path / "progress.csv").open(newline="")))
+    kept = [name for name in lines[0] if not name.startswith("eval/")]
+    with (tmp_path / "progress.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, kept, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    for group, kind in ((finished, "eval"), ([one, *finished[1:]], "train"), ([one], "train")):
+        expected = [read_column(read_progress(run.path), f"{kind}/return") for run in group]
+        assert read_curves(group, "return") == expected
 
 
 def test_evaluations_stand_beside_the_training_runs(runs: Path, tmp_path: Path) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tool_helpers import save_untrained
 
 from mikasa_robo.baselines import ppo_lstm
 from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.baselines.evaluation import Evaluation
 from mikasa_robo.baselines.networks import RecurrentActorCritic
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
-from mikasa_robo.tools import evaluate, leaderboard
-from mikasa_robo.tools.evaluate import Args, evaluate_checkpoints
+from mikasa_robo.tools import evaluate, leaderboard, submit
+from mikasa_robo.tools.checkpoint import read_checkpoint
+from mikasa_robo.tools.evaluate import Args, evaluate_checkpoints, summarize
 from mikasa_robo.tools.leaderboard import CONTENT_HASH, content_hash, find_leaderboard_problems, find_problems, sign
 from mikasa_robo.tools.submit import main
 
@@ -51,6 +55,14 @@ def changed(file: Path, change: Callable[[Content], object], signed: bool = Fals
     return sign(content) if signed else content
 
 
+def retold(content: Content) -> None:
+    """The statistics as they are of the episodes that the file has."""
+    results = [Evaluation(2_000_000, **run["episodes"]) for run in content["runs"]]
+    for run, result in zip(content["runs"], results, strict=True):
+        run["summary"] = result.summary()
+    content["summary"] = summarize(results)
+
+
 def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(file.read_text())
     assert content[CONTENT_HASH] == content_hash(content)
@@ -80,6 +92,27 @@ def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsy
         (lambda c: c.pop("versions"), "it has no versions"),
         (lambda c: c.update(format="other"), "its format is 'other'"),
         (lambda c: c.update(protocol="paper"), "protocol paper takes 3 runs"),
+        (lambda c: c["summary"]["return"].update(mean=math.nan), "its summary has return nan, and its episodes have"),
+        (lambda c: c["runs"][0]["summary"].update(length=math.nan), r"runs\[0\]: its summary has length nan, and"),
+        (lambda c: c["summary"]["return"].update(low=0.9), "its summary has return low 0.9, and its episodes have"),
+        (lambda c: c["summary"]["return"].update(high=None), "its summary has return high None, and its episodes"),
+        (lambda c: c["summary"]["return"].update(standard_error=0.0), "its summary has return standard_error 0.0, and"),
+        (lambda c: c["summary"]["return"].update(mean=10**400), "its summary has return 1"),
+        (lambda c: c["summary"].pop("over"), "its summary is over None, and its runs give one over episodes"),
+        (lambda c: c["summary"].pop("length"), "its summary has length None"),
+        (
+            lambda c: c["runs"][0]["episodes"]["lengths"].__setitem__(0, 10**400),
+            r"runs\[0\] has lengths beyond 1e\+100, which no episode has",
+        ),
+        (lambda c: c["runs"][0]["episodes"]["returns"].__setitem__(0, math.inf), r"has returns beyond 1e\+100"),
+        (lambda c: c["settings"].pop("sim_backend"), "its settings have no sim_backend"),
+        (lambda c: c["settings"].update(env_kwargs=[3]), "its settings have env_kwargs that are no list of NAME=VALUE"),
+        (lambda c: c["settings"].update(obs=3), "its settings have obs of type int, not str"),
+        (lambda c: c["runs"].append(c["runs"][0]), r"runs\[0\] and runs\[1\] have the same sha256"),
+        (
+            lambda c: c["runs"].append({**c["runs"][0], "sha256": "0" * 64}),
+            r"runs\[0\] and runs\[1\] have the same seed 1",
+        ),
     ],
 )
 def test_a_file_that_was_changed_is_found(change: Callable[[Content], object], message: str, file: Path) -> None:
@@ -98,8 +131,7 @@ def test_results_that_were_made_up_are_found_by_playing_again(
     def better(content: Content) -> None:
         returns = [value + 1 for value in content["runs"][0]["episodes"]["returns"]]
         content["runs"][0]["episodes"]["returns"] = returns
-        for summary in (content["runs"][0]["summary"], content["summary"]["return"]):
-            summary["return" if "return" in summary else "mean"] = sum(returns) / len(returns)
+        retold(content)
 
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps(changed(file, better, signed=True)))
@@ -124,6 +156,58 @@ def test_results_that_were_made_up_are_found_by_playing_again(
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(algorithm="mine"), "algorithm is mine in the file, and ppo-lstm in"),
+        (lambda c: c["runs"][0].update(seed=7), "seed is 7 in the file, and 1 in"),
+        (lambda c: c["runs"][0].update(training_steps=7), "training_steps is 7 in the file, and 0 in"),
+    ],
+)
+def test_what_is_said_about_the_policy_is_compared_with_it(
+    change: Callable[[Content], object],
+    message: str,
+    file: Path,
+    policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps(changed(file, change, signed=True)))
+    assert main(["check", str(forged), "--checkpoint", str(policy)]) == 1
+    said = capsys.readouterr().out
+    assert message in said
+    assert "nothing was played again; 1 problems" in said
+
+
+def test_settings_are_compared_as_they_are_played(file: Path, tmp_path: Path) -> None:
+    robot = save_untrained(tmp_path / "p.pt", "RememberColor3-v0", 40, obs="objects", env_kwargs=("b=1", "a=2"))
+    checkpoint = read_checkpoint(robot)
+    content = json.loads(file.read_text())
+    content |= {"env_id": checkpoint.env_id, "algorithm": checkpoint.algorithm}
+    content["settings"] |= {"env_kwargs": ["a=2", "b=1"], "obs": "objects"}
+    run = content["runs"][0] | {"checkpoint": None, "seed": checkpoint.args.seed}
+    assert submit._differing(content, run, checkpoint) == []
+    for obs in ("state", None):  # a served policy is evaluated with state by default
+        content["settings"]["obs"] = obs
+        (problem,) = submit._differing(content, run, checkpoint)
+        assert problem.startswith("obs is state in the file, and objects in")
+    default = read_checkpoint(save_untrained(tmp_path / "q.pt", "RememberColor3-v0", 40, env_kwargs=("a=2", "b=1")))
+    assert submit._differing(content, run, default) == [], "the same spelt out or not"
+
+
+def test_a_mean_that_is_an_integer_is_shown(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def whole(content: Content) -> None:
+        content["runs"][0]["episodes"]["returns"] = [1] * EPISODES
+        retold(content)
+        content["summary"]["return"]["mean"] = 1
+
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps(changed(file, whole, signed=True)))
+    assert main(["show", str(path)]) == 0
+    assert "return: 1.00" in capsys.readouterr().out
+
+
 def test_every_entry_of_the_leaderboard_passes() -> None:
     path = Path(__file__).parent.parent / "docs" / "leaderboard.json"
     assert find_leaderboard_problems(json.loads(path.read_text())) == []
@@ -131,6 +215,7 @@ def test_every_entry_of_the_leaderboard_passes() -> None:
 
 def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (leaderboard.FIRST_SEED, leaderboard.PAPER_RUNS) == (evaluate.FIRST_SEED, evaluate.PAPER_RUNS)
+    assert leaderboard.SETTINGS == evaluate.SHARED_ARGS
     assert (leaderboard.PAPER_EPISODES, leaderboard.LEAST_EPISODES) == (evaluate.PAPER_EPISODES, evaluate.EPISODES)
     evaluation = json.loads(file.read_text())
 
@@ -139,6 +224,7 @@ def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.C
         content["seeds"]["episodes"] *= 10
         columns = content["runs"][0]["episodes"]
         columns.update({name: column * 10 for name, column in columns.items()})
+        retold(content)
 
     entry = {"name": "a", "date": "2026-01-31", "url": "https://example.org", "evaluation": changed(file, longer, True)}
     tampered = copy.deepcopy(entry)

@@ -417,6 +417,8 @@ def test_bad_options_are_refused_before_anything_is_made(capsys: pytest.CaptureF
     assert "--at 0 must be at least 1" in error_of(capsys, "--checkpoint", file, "--at", "0")
     assert "give it the ending .json" in error_of(capsys, "--checkpoint", file, "--out", str(tmp_path / "a.png"))
     assert "there is no such file" in error_of(capsys, "--checkpoint", str(tmp_path / "none.pt"))
+    for option in ("--algorithm", "--network", "--memory"):
+        assert f"{option}: " in error_of(capsys, "--checkpoint", file, option, "no_such_module:Mine")
     assert "there is no folder" in error_of(capsys, "--checkpoint", file, "--out", str(tmp_path / "no" / "a.json"))
     (tmp_path / "a.png").write_text("mine")
     assert "already contains a.png" in error_of(capsys, "--checkpoint", file, "--out", str(tmp_path / "a.json"))

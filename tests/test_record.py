@@ -21,6 +21,8 @@ from wrapper_helpers import GREY, Canvas
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.checkpoints import save_policy
+from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.catalog import CATALOG
@@ -295,6 +297,22 @@ def test_a_checkpoint_plays_a_base_environment(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "b").exists()
 
 
+def test_the_folders_of_two_runs_give_two_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env_id = "MemoryLengthEasy-v0"
+    env = make_gymnasium_env(1, None, env_id=env_id)
+    layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
+    for name in ("run.1", "run.2"):
+        (tmp_path / name).mkdir()
+        network = RecurrentActorCritic(layout, action, (16,), 8, (16,))
+        save_policy(tmp_path / name / "checkpoint.pt", network, ppo_lstm.Args(env_id=env_id), 0)
+        argv = ["record", "--env-id", env_id, "--policy", str(tmp_path / name), "--episodes", "1", "--size", "128"]
+        assert cli.main([*argv, "--out", str(tmp_path / "videos")]) == 0
+        assert f"policy: {tmp_path / name / 'checkpoint.pt'}" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "videos").iterdir()} == {f"{env_id}_run.{k}_seed0.mp4" for k in (1, 2)}
+    assert cli.main([*argv, "--out", str(tmp_path / "videos")]) == 2
+    assert f"already contains {env_id}_run.2_seed0.mp4" in capsys.readouterr().err, "before anything is played"
+
+
 class Blind(gym.Env[Any, Any]):
     """An environment that nobody can see."""
 
@@ -383,6 +401,21 @@ def test_a_video_takes_the_name_of_another_file_only_where_it_is_told_to(tmp_pat
     write_video(path, [picture(0), picture(100)])
     assert len(imageio.imread(path)) == 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_has_its_name_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*paths: Any) -> None:
+        raise PermissionError("not here")
+
+    target = tmp_path / "a.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", fail)  # a process that dies here would leave an empty file
+        write_atomically(target, b"one", overwrite=False)
+    monkeypatch.setattr("os.link", fail)  # as where there are no hard links
+    write_atomically(tmp_path / "b.json", b"two", overwrite=False)
+    with pytest.raises(FileExistsError):
+        write_atomically(target, b"three", overwrite=False)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.json": b"one", "b.json": b"two"}
 
 
 def test_an_environment_that_is_not_shown_keeps_its_last_image(tmp_path: Path) -> None:

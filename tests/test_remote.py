@@ -275,6 +275,14 @@ def test_the_server_keeps_a_state_for_each_connection_and_refuses_what_does_not_
             assert message in ask(connection, observation, [True] * 4)
 
 
+def test_a_web_page_cannot_use_the_policy(served: int) -> None:
+    from websockets.exceptions import InvalidStatus
+    from websockets.typing import Origin
+
+    with pytest.raises(InvalidStatus, match="403"), connect(f"ws://127.0.0.1:{served}", origin=Origin("http://a.org")):
+        pass
+
+
 def test_a_server_of_ones_own_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Picky:
         def act(self, observation: Observation, episode_start: NDArray[np.bool_]) -> NDArray[Any]:
@@ -328,10 +336,12 @@ def test_bad_answers_end_the_evaluation(answer: bytes | str | None, message: str
             {},
             "--env-id RememberColor3-v0: .* for RememberColor5-v0; give --env-id",
         ),
+        (pack({"obs": "\x1b[2Jrgb"}), {}, r"is for \?\[2Jrgb; give --obs \?\[2Jrgb"),
         (pack({"obs": "rgb+joints"}), {}, r"--obs state: .* is for rgb\+joints; give --obs rgb\+joints"),
         (pack({}), {"checkpoint": (Path("a"),)}, "evaluate one of them"),
         (pack({}), {"env_id": None}, "needs --env-id"),
         (pack({}), {"timeout": 0.0}, "--timeout 0.0 cannot be used"),
+        (pack({}), {"timeout": float("nan")}, "--timeout nan cannot be used"),
         (pack({}), {"episodes": 0}, "--episodes 0 must be at least 1"),
         (pack({}), {"protocol": "paper"}, "takes three checkpoints"),
     ],
@@ -343,6 +353,8 @@ def test_what_cannot_be_evaluated_is_refused(
         evaluate_remote(remote(port, tmp_path / "e.json", **changes), make_factory=reach)
     with pytest.raises(OptionError, match="--obs is for --policy"):
         evaluate_checkpoints(Args((tmp_path,), obs="state"))
+    with pytest.raises(OptionError, match="--timeout -5 is for --policy"):
+        evaluate_checkpoints(Args((tmp_path,), timeout=-5))
 
 
 def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def read_rows(path: Path) -> dict[Attack, Row]:
             if reader.fieldnames != names:
                 raise ValueError(f"its columns are {', '.join(reader.fieldnames or ['none'])}")
             rows = [_row(values) for values in reader]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, csv.Error) as error:
         raise OptionError(
             f"--csv {path} is no table of `mikasa attack` ({error}); name another file, or move that one away"
         ) from error
@@ -158,15 +158,19 @@ def read_reference(path: Path) -> dict[str, Reference]:
     """
     try:
         with path.open(newline="") as file:
-            return {
+            found = {
                 row["env_id"]: (int(row["successes"]), int(row["episodes"]))
                 for row in csv.DictReader(file)
                 if row["run"] == "memoryless"
             }
-    except (OSError, ValueError, KeyError) as error:
+        for env_id, (successes, episodes) in found.items():
+            if not 0 <= successes <= episodes or episodes < 1:
+                raise ValueError(f"{env_id} has {successes} successes in {episodes} episodes")
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:  # TypeError: a row is short
         raise OptionError(
             f"--reference {path} is no CSV of benchmarks/memory_need.py ({error!r}); name another file"
         ) from error
+    return found
 
 
 def verdict(runs: Sequence[Row], reference: Reference | None = None) -> str:

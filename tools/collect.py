@@ -53,6 +53,12 @@ class Options:
     """Episodes to record; with --only-success, successes."""
     policy: str = "expert"
     """Who acts: a scripted policy of `mikasa expert`, a checkpoint, or the folder of a run."""
+    algorithm: str | None = None
+    """Only needed for a checkpoint of an algorithm of your own, as module:NAME."""
+    network: str | None = None
+    """Likewise for a network of your own."""
+    memory: str | None = None
+    """Likewise for a memory of your own, as module:Class."""
     noise: float = 0.1
     """The actions are carried out with Gaussian noise. In each episode its standard deviation is drawn from 0 to twice
     this. The column expert_action has the actions without it."""
@@ -75,8 +81,8 @@ class Options:
     `mikasa data export` read them."""
     states: bool = True
     """Record the states of the simulator too."""
-    arm: Literal["free", "held"] = "free"
-    """held keeps the arm still until the response phase."""
+    arm: Literal["free", "held"] | None = None
+    """held keeps the arm still until the response phase; by default as the policy was trained; free for a scripted one."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the task as NAME=VALUE."""
     sim_backend: str = "auto"
@@ -94,11 +100,13 @@ class Options:
 
     def arguments(self) -> dict[str, Any]:
         """What decides what the episodes are, by the names of the options. Raises FileNotFoundError for no checkpoint."""
-        skipped = ("out", "format", "num_envs", "keep_native", "env_kwargs")
+        skipped = ("out", "format", "num_envs", "keep_native", "env_kwargs", "algorithm", "network", "memory")
         values = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in skipped
         }
         values["env_kwargs"] = list(self.env_kwargs)
+        if self.arm is None and self.policy in POLICY_NAMES:
+            values["arm"] = "free"  # the default; None stands for what a checkpoint was trained with
         if self.policy not in POLICY_NAMES:
             values["policy_sha256"] = checksum(find_policy_file(Path(self.policy)))
         return values
@@ -113,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if begun is not None and begun.manifest is not None and not _missing_formats(begun, options):
             with locked(options.out):
                 begun.remove_dropped()  # it may have been killed before it could
+                if begun.unlisted_formats():  # or before it could checksum a format
+                    begun = begun.refresh()
             print(f"{options.out} is complete")
             _report(begun)
             return 0
@@ -122,8 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mikasa_robo.baselines.checkpoints import CheckpointError
         from mikasa_robo.sim.render import RenderingUnavailableError
 
+        from .checkpoint import import_foreign
         from .collecting import Collector
         from .playing import UnsuitablePolicyError
+
+        import_foreign(options.algorithm, options.network, options.memory)
     except (OptionError, DataError, FileNotFoundError, FormatError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -272,6 +285,9 @@ def _check(options: Options) -> None:
         raise OptionError(
             f"--policy {options.policy} is not a file; give a checkpoint, or one of {', '.join(POLICY_NAMES)}"
         )
+    word = next((word for word in options.env_kwargs if word.partition("=")[0] == "arm"), None)
+    if options.arm is not None and word is not None:
+        raise OptionError(f"--env-kwargs {word} with --arm {options.arm}: both set the arm; leave one out")
     kinds = [find_format(name) for name in options.formats]
     for kind in kinds:
         kind.writer()
@@ -302,7 +318,9 @@ def _find_begun(options: Options) -> Dataset | None:
 
 
 def _word(value: Any) -> str:
-    return (" ".join(map(str, value)) or "nothing") if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "nothing"
+    return "nothing" if value is None else str(value)
 
 
 def _require_same_versions(dataset: Dataset, versions: Mapping[str, str], revision: str | None) -> None:

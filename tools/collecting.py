@@ -51,7 +51,7 @@ class Collector:
     def __init__(self, options: Options, env_id: str, num_envs: int) -> None:
         obs_mode = _normal_mode(options.obs)
         kwargs = read_env_kwargs(options.env_kwargs)
-        if options.arm != "free":
+        if options.arm is not None:  # free too: a checkpoint may have been trained with another
             kwargs["arm"] = options.arm
         self.num_envs = num_envs
         self._scripted = options.policy in POLICY_NAMES

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import gymnasium as gym
 import tyro
 
 import mikasa_suite
-from mikasa_robo.data.checking import find_problems, unlisted_files
-from mikasa_robo.data.dataset import Dataset, export, locked
+from mikasa_robo.baselines.files import why_not_writable
+from mikasa_robo.data.checking import count_problems, find_problems, unlisted_files
+from mikasa_robo.data.dataset import MANIFEST, Dataset, export, locked
 from mikasa_robo.data.formats import FORMATS, FormatError, find_format
 from mikasa_robo.data.store import DataError
 
@@ -54,6 +56,9 @@ class Replay:
     """The folder of the dataset."""
     episode: int = 0
     """Which episode."""
+    env_id: str | None = None
+    """The task of the dataset. Only needed for a task of your own, as module:ID: a module is imported only where you name
+    it."""
 
 
 @dataclass
@@ -94,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(command, Show):
             return _show(dataset, command)
         if isinstance(command, Replay):
-            return _replay(dataset, command.episode)
+            return _replay(dataset, command.episode, command.env_id)
         return _export(dataset, command.format)
     except (DataError, FormatError, IndexError, OptionError) as error:
         print(error, file=sys.stderr)
@@ -121,9 +126,14 @@ def _check(dataset: Dataset) -> int:
             print(problem)
     if count > MOST_LINES:
         print(f"and {count - MOST_LINES} more")
-    if unlisted := unlisted_files(dataset):
+    if unlisted := unlisted_files(dataset):  # nobody can say whether they are as they were written
+        count += len(unlisted)
         more = f" and {len(unlisted) - 3} more" if len(unlisted) > 3 else ""
         print(f"not in the manifest: {', '.join(unlisted[:3])}{more}")
+    for name in dataset.unlisted_formats():
+        print(
+            f"no file of {name} is in the manifest; if an export was stopped, the same `mikasa data export` adds them"
+        )
     files = (dataset.manifest or {})["files"]
     verdict = f"{count} problems" if count else "as its manifest says"
     print(f"{dataset.folder}: {len(dataset)} episodes, {len(files)} files: {verdict}")
@@ -137,6 +147,10 @@ def _show(dataset: Dataset, options: Show) -> int:
     out = dataset.folder / "show.png" if options.out is None else options.out
     if options.out is not None:
         require_new_file(options.out)
+    elif options.figure and (problem := why_not_writable(dataset.folder, out.name)) is not None:
+        raise OptionError(f"{dataset.folder}: {problem}; name a file elsewhere with --out, or add --no-figure")
+    if (problem := next(count_problems(dataset), None)) is not None:  # figures of such counts would mean nothing
+        raise DataError(f"{dataset.folder}: {problem}; see `mikasa data check {dataset.folder}`")
     for line in describe(dataset):
         print(line)
     if options.figure:
@@ -154,16 +168,39 @@ def _show(dataset: Dataset, options: Show) -> int:
     return 0
 
 
-def _replay(dataset: Dataset, index: int) -> int:
+def _resolve_env_id(dataset: Dataset, asked: str | None) -> None:
+    """Have the task of a dataset registered. A module is imported only where the user names it, in ``asked``.
+
+    Raises:
+        OptionError: ``asked`` is another task, or none was asked for and that of the dataset is not registered.
+    """
+    env_id = dataset.info.env_id
+    if asked is not None:
+        if asked.rpartition(":")[2] != env_id:  # before its module is imported
+            raise OptionError(
+                f"--env-id {asked}: {dataset.folder} is of {env_id}; name that one, as module:ID, or leave it out"
+            )
+        resolve_env_id(asked)
+        return
+    module = str(dataset.arguments.get("env_id", "")).rpartition(":")[0]
+    if module and env_id not in gym.registry:
+        raise OptionError(
+            f"{dataset.folder} is of {env_id} of the module {module}, which is not imported unless you name it: add "
+            f"--env-id {module}:{env_id}"
+        )
+    resolve_env_id(env_id, f"{dataset.folder}: the task")
+
+
+def _replay(dataset: Dataset, index: int, env_id: str | None) -> int:
     episode = dataset.read(index)
-    resolve_env_id(str(dataset.arguments["env_id"]))  # imports the module of a task of the user's own
+    _resolve_env_id(dataset, env_id)
     say("loading the simulator")
     from mikasa_robo.data.replaying import replay
     from mikasa_robo.sim.render import RenderingUnavailableError
 
     try:
         differences = replay(dataset.info, episode)
-    except (RenderingUnavailableError, RuntimeError, ValueError) as error:
+    except (RenderingUnavailableError, RuntimeError, TypeError, ValueError) as error:
         print(f"{dataset.folder} cannot be replayed here: {error}", file=sys.stderr)
         return 2
     compared = "states, observations and rewards" if episode.states else "observations and rewards (it has no states)"
@@ -193,12 +230,19 @@ def _export(dataset: Dataset, name: str) -> int:
 
     kind = find_format(name)
     kind.writer()
-    dataset.require_native()
+    dataset.rows()  # refuses one that is not complete
+    problem = why_not_writable(dataset.folder, MANIFEST)
+    if problem is not None:
+        raise OptionError(f"{dataset.folder}: {problem}; an export goes into the dataset: copy it, and export the copy")
     with locked(dataset.folder):
-        try:
-            target = export(dataset, kind, dataset.numbers())
-        except ValueError as error:
-            raise OptionError(f"--format {name}: {error}") from error
+        if kind.name in dataset.unlisted_formats():  # an export was killed before its files had checksums
+            target = dataset.folder / kind.name
+        else:
+            dataset.require_native()
+            try:
+                target = export(dataset, kind, dataset.numbers())
+            except ValueError as error:
+                raise OptionError(f"--format {name}: {error}") from error
         manifest = dataset.refresh().manifest or {}
     size = dict(folder_sizes(manifest["files"]))[kind.name]
     print(f"{target}: {len(dataset)} episodes, {size / 1e6:.1f} MB, {size / len(dataset) / 1e3:.0f} kB an episode")

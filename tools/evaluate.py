@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 FIRST_SEED = 2_000_000
 EPISODES = 100
 """Episodes that are played by default."""
+TIMEOUT = 60.0  # s
+"""How long a server may take to answer by default."""
 PAPER_RUNS, PAPER_EPISODES = 3, 16
 """MIKASA paper (arXiv 2502.10550, appendix on baselines): three training runs, each evaluated on 16 seeds."""
 SHARED_ARGS = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
@@ -61,8 +64,8 @@ class Args:
     checkpoint.pt, or else its best.pt."""
     policy: str | None = None
     """remote:HOST:PORT, instead of --checkpoint: a policy that a server there holds, such as that of `mikasa serve`."""
-    timeout: float = 60.0
-    """With --policy: seconds to wait for the server's answer at each step."""
+    timeout: float | None = None
+    """With --policy: seconds to wait for the server's answer at each step, 60 by default."""
     env_id: str | None = None
     """The task that the checkpoints were trained on. Only needed with --policy, and for a task of your own, as module:ID:
     a module is imported only where you name it."""
@@ -126,6 +129,8 @@ def check(args: Args) -> list[Checkpoint]:
     for option in ("obs", "control_mode", "reward_mode", "env_kwargs"):
         if getattr(args, option) is not None:
             raise OptionError(f"--{option.replace('_', '-')} is for --policy; a checkpoint has its own: leave it out")
+    if args.timeout is not None:
+        raise OptionError(f"--timeout {args.timeout} is for --policy; no server is asked here: leave it out")
     if args.protocol == "paper":
         if args.episodes not in (None, PAPER_EPISODES):
             raise OptionError(f"--episodes {args.episodes}: --protocol paper plays {PAPER_EPISODES}; leave it out")
@@ -230,6 +235,15 @@ def evaluate_checkpoints(
         OptionError, CheckpointError, FileNotFoundError: see `check`; nothing has been written.
         ModuleNotFoundError: rliable is not installed.
     """
+    return _evaluate_checkpoints(args, command, make_factory)[0]
+
+
+def _evaluate_checkpoints(
+    args: Args,
+    command: Sequence[str] = (),
+    make_factory: Callable[[CommonArgs], Callable[[int, str | None], Any]] | None = None,
+) -> tuple[dict[str, Any], Path]:
+    """`evaluate_checkpoints`, with the path of the file."""
     import gymnasium as gym
 
     from mikasa_robo.baselines.checkpoints import load_network
@@ -278,8 +292,8 @@ def write_evaluation(
     algorithm: str,
     num_envs: int,
     runs: Sequence[tuple[dict[str, Any], Evaluation]],
-) -> dict[str, Any]:
-    """Write the JSON file of an evaluation, a new one, and return its content.
+) -> tuple[dict[str, Any], Path]:
+    """Write the JSON file of an evaluation, a new one, and return its content and its path; see `write_new`.
 
     Args:
         path: the file.
@@ -290,7 +304,6 @@ def write_evaluation(
         num_envs: environments that played at a time.
         runs: what to say about each policy, and its episodes.
     """
-    from mikasa_robo.baselines.files import write_atomically
     from mikasa_robo.baselines.loggers import provenance
 
     results = [result for _, result in runs]
@@ -313,8 +326,39 @@ def write_evaluation(
             **provenance(command),
         }
     )
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode(), overwrite=False)
-    return content
+    return content, write_new(path, {path.suffix: (json.dumps(content, indent=2) + "\n").encode()})
+
+
+def write_new(path: Path, contents: Mapping[str, bytes]) -> Path:
+    """Write the results of a long computation to new files, and return the path of the first.
+
+    Its name was free when the computation began. If it was taken since, the files get a number in their names and the user
+    is told, so that no result is lost.
+
+    Args:
+        path: the first file.
+        contents: what the files hold, by their endings; beside that they have the same name.
+    """
+    from mikasa_robo.baselines.files import write_atomically
+
+    for number in itertools.count(1):
+        first = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+        files = {first.with_suffix(suffix): data for suffix, data in contents.items()}
+        if any(map(os.path.lexists, files)):
+            continue
+        written = []
+        try:
+            for file, data in files.items():
+                write_atomically(file, data, overwrite=False)
+                written.append(file)
+        except FileExistsError:  # another process was faster
+            for file in written:
+                file.unlink()
+            continue
+        if number > 1:
+            print(f"{path} was made by something else in the meantime; the result is in {first}", file=sys.stderr)
+        return first
+    raise AssertionError("there is always another number")
 
 
 def _entry(checkpoint: Checkpoint, result: Evaluation) -> dict[str, Any]:
@@ -339,7 +383,7 @@ def describe(content: Mapping[str, Any]) -> str:
             continue
         found = summary[metric]
         scale, unit = (100.0, " %") if metric.startswith("success") else (1.0, "")
-        shown = {key: f"{value * scale:.2f}" for key, value in found.items() if isinstance(value, float)}
+        shown = {key: f"{value * scale:.2f}" for key, value in found.items() if _is_number(value)}
         spread = f" ± {shown['standard_error']}{unit}" if "standard_error" in shown else ""
         if "low" in shown:
             interval = f"{shown['low']} to {shown['high']}{unit}"
@@ -347,6 +391,10 @@ def describe(content: Mapping[str, Any]) -> str:
             spread += f" (95 % {found['interval']} interval over {over}: {interval})"
         lines.append(f"{metric.replace('_', ' ')}: {shown['mean']}{unit}{spread}")
     return "\n".join(lines)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -367,8 +415,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             content, out = evaluate_remote(args, command)
         else:
-            content = evaluate_checkpoints(args, command)
-            out = args.out or default_output(content["env_id"], content["algorithm"])
+            content, out = _evaluate_checkpoints(args, command)
     except (OptionError, CheckpointError, RemotePolicyError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds
 from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.spaces import ActionLayout
 from mikasa_robo.env_ids import EnvIdError, split_env_id
-from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, read_address
+from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, _printable, read_address
 
 from .env_ids import OptionError, resolve_env_id
 from .extras import require_modules
@@ -70,7 +69,7 @@ def evaluate_remote(
         RemotePolicyError: the server cannot be reached or failed.
         ModuleNotFoundError: a package of the extras is missing.
     """
-    from .evaluate import EPISODES, FIRST_SEED, default_output, write_evaluation
+    from .evaluate import EPISODES, FIRST_SEED, TIMEOUT, default_output, write_evaluation
 
     require_modules("report", "rliable")
     require_modules("remote", "msgpack", "websockets")
@@ -78,7 +77,7 @@ def evaluate_remote(
     episodes = args.episodes or EPISODES
     with contextlib.ExitStack() as stack:
         say(f"connecting to {args.policy}")
-        policy = RemotePolicy(host, port, args.timeout)
+        policy = RemotePolicy(host, port, TIMEOUT if args.timeout is None else args.timeout)
         stack.callback(policy.close)
         _require_agreement(policy, served_settings(trained))
         name = policy.metadata.get("name")
@@ -120,7 +119,7 @@ def evaluate_remote(
             "args": {"env_id": trained.env_id, "env_kwargs": list(trained.env_kwargs)},
             "summary": result.summary(),
         }
-        content = write_evaluation(out, args, command, trained, name, num_envs, [(entry, result)])
+        content, out = write_evaluation(out, args, command, trained, name, num_envs, [(entry, result)])
         partial.path.unlink(missing_ok=True)
     return content, out
 
@@ -141,7 +140,7 @@ def _check(args: Args) -> tuple[str, int, CommonArgs]:
     except ValueError as error:
         raise OptionError(str(error)) from error
     check_sizes(args)
-    if not math.isfinite(args.timeout) or not 0 < args.timeout <= MOST_TIMEOUT:
+    if args.timeout is not None and not 0 < args.timeout <= MOST_TIMEOUT:  # which nan is not, either
         raise OptionError(f"--timeout {args.timeout} cannot be used; give seconds, above 0 and at most {MOST_TIMEOUT}")
     if args.protocol == "paper":
         raise OptionError("--protocol paper takes three checkpoints; leave it out with --policy")
@@ -169,7 +168,7 @@ def _require_agreement(policy: RemotePolicy, settings: Mapping[str, Any]) -> Non
             continue
         option = f"--{name.replace('_', '-')}"
         given = " ".join(ours) if isinstance(ours, list) else ours
-        wanted = " ".join(stated) if isinstance(stated, list) else str(stated)
+        wanted = _printable(" ".join(stated) if isinstance(stated, list) else str(stated))
         raise OptionError(
             f"{option} {given or '(none)'}: {policy.name} says that its policy is for {wanted[:200] or 'none'}; give "
             f"{option} {wanted[:200]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -34,6 +34,13 @@ ENTRIES: dict[str, type] = {
 }
 """What an evaluation has to hold, with types."""
 RUN_ENTRIES: dict[str, type] = {"seed": int, "training_steps": int, "args": dict, "summary": dict, "episodes": dict}
+SETTINGS = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
+"""`evaluate.SHARED_ARGS`."""
+LARGEST = 1e100
+"""Longer episodes and larger returns are made up; statistics of them may overflow."""
+RANDOM_SHARE = 0.3
+"""Ends of a bootstrap may differ by this share of the standard error: with 2000 resamples, five standard deviations of what
+another random generator would give."""
 FLAGS, NUMBERS = ("success_once", "success_at_end", "fail_once"), ("returns", "lengths")
 BOARD_ENTRIES: dict[str, type] = {"name": str, "date": str, "url": str, "evaluation": dict}
 
@@ -63,13 +70,17 @@ def find_problems(content: Mapping[str, Any]) -> list[str]:
         ]
     if problems := list(_missing(content, ENTRIES, "it")):
         return problems
-    problems = list(_seed_problems(content))
+    problems = [*_seed_problems(content), *_settings_problems(content["settings"])]
     for number, run in enumerate(content["runs"]):
         problems += _run_problems(run, f"runs[{number}]", content["seeds"].get("episodes"))
+    if not problems:
+        problems += _repeated(content["runs"])
     if not problems and content["protocol"] == "paper":
-        seeds = {run["seed"] for run in content["runs"]}
-        if len(seeds) != PAPER_RUNS or content["seeds"]["episodes"] != PAPER_EPISODES:
+        if len(content["runs"]) != PAPER_RUNS or content["seeds"]["episodes"] != PAPER_EPISODES:
             problems.append(f"protocol paper takes {PAPER_RUNS} runs of different seeds and {PAPER_EPISODES} episodes")
+        for number, run in enumerate(content["runs"]):
+            if run.get("sha256") is None:
+                problems.append(f"runs[{number}] has no sha256; protocol paper takes checkpoints")
     return problems or list(_summary_problems(content))
 
 
@@ -124,6 +135,28 @@ def _seed_problems(content: Mapping[str, Any]) -> Iterator[str]:
         yield "it has no runs"
 
 
+def _settings_problems(settings: Mapping[str, Any]) -> Iterator[str]:
+    for name in SETTINGS:
+        if name not in settings:
+            yield f"its settings have no {name}; evaluate again"
+    if not isinstance(settings.get("obs"), str | None):
+        yield f"its settings have obs of type {type(settings['obs']).__name__}, not str"
+    if not isinstance(settings.get("sim_backend", ""), str):
+        yield f"its settings have sim_backend of type {type(settings['sim_backend']).__name__}, not str"
+    own = settings.get("env_kwargs", [])
+    if not isinstance(own, list) or not all(isinstance(each, str) for each in own):
+        yield "its settings have env_kwargs that are no list of NAME=VALUE"
+
+
+def _repeated(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Runs of the same policy or the same seed: an average over training runs needs different ones."""
+    for name in ("sha256", "seed"):
+        first: dict[Any, int] = {}
+        for number, run in enumerate(runs):
+            if (value := run.get(name)) is not None and (twin := first.setdefault(value, number)) != number:
+                yield f"runs[{twin}] and runs[{number}] have the same {name} {str(value)[:16]}; each policy counts once"
+
+
 def _run_problems(run: Any, where: str, episodes: Any) -> list[str]:
     """What is wrong with one policy's episodes."""
     if not isinstance(run, dict):
@@ -140,29 +173,57 @@ def _run_problems(run: Any, where: str, episodes: Any) -> list[str]:
             return [f"{where} has no {name} of {episodes} values of type {kind.__name__}"]
     if any(length < 1 for length in columns["lengths"]):
         return [f"{where} has an episode without a step"]
+    for name in NUMBERS:
+        if any(abs(value) > LARGEST for value in columns[name]):
+            return [f"{where} has {name} beyond {LARGEST:g}, which no episode has"]
     if any(end and not once for end, once in zip(columns["success_at_end"], columns["success_once"], strict=True)):
         return [f"{where} has an episode with success_at_end and without success_once"]
     return []
 
 
 def _summary_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Means that are not those of the episodes; the runs are known to be well-formed."""
-    names = {
-        "success_once": "success_once",
-        "success_at_end": "success_at_end",
-        "return": "returns",
-        "length": "lengths",
-    }
-    for metric, column in names.items():
-        means = [sum(run["episodes"][column]) / len(run["episodes"][column]) for run in content["runs"]]
-        told = [run["summary"].get(metric) for run in content["runs"]]
-        overall = content["summary"].get(metric)
-        told.append(overall.get("mean") if isinstance(overall, dict) else None)
-        if metric.startswith("success") and all(value is None for value in told) and not any(means):
-            continue  # an environment that reports no success
-        for value, mean in zip(told, [*means, sum(means) / len(means)], strict=True):
-            same = _is(value, float) and (
-                math.isclose(value, mean, rel_tol=1e-9, abs_tol=1e-12) or value != value != mean
-            )
-            if not same:
-                yield f"its summary has {metric} {value}, and its episodes have {mean}"
+    """Figures that are not those of the episodes; the runs are known to be well-formed."""
+    from mikasa_robo.baselines.evaluation import Evaluation
+
+    from .evaluate import summarize
+
+    told = [content["summary"], *(run["summary"] for run in content["runs"])]
+    # An environment may report no success. The file does not say so, but then nothing succeeds and no summary has it.
+    tells = any(summary.get(name) is not None for summary in told for name in ("success_once", "success_at_end"))
+    results = []
+    for run in content["runs"]:
+        columns = {name: run["episodes"][name] for name in (*FLAGS, *NUMBERS)}
+        tells = tells or any(columns["success_once"])
+        results.append(Evaluation(FIRST_SEED, **columns))
+    for result in results:
+        result.tells_success = tells
+    try:
+        overall, means = summarize(results), [result.summary() for result in results]
+    except (ArithmeticError, AttributeError, ValueError) as error:  # such as infinite returns
+        yield f"its episodes have no statistics ({error}); evaluate again"
+        return
+    for number, (mean, run) in enumerate(zip(means, content["runs"], strict=True)):
+        for name, value in mean.items():
+            if not _same(run["summary"].get(name), value):
+                yield f"runs[{number}]: its summary has {name} {run['summary'].get(name)}, and its episodes have {value}"
+    if content["summary"].get("over") != overall["over"]:
+        yield f"its summary is over {content['summary'].get('over')!r}, and its runs give one over {overall['over']}"
+    for metric, figures in overall.items():
+        if metric == "over":
+            continue
+        found = content["summary"].get(metric)
+        found = found if isinstance(found, dict) else {}
+        margin = RANDOM_SHARE * (figures["standard_error"] or 0.0) if figures["interval"] == "bootstrap" else 0.0
+        for name, value in figures.items():
+            if not _same(found.get(name), value, margin if name in ("low", "high") else 0.0):
+                label = metric if name == "mean" else f"{metric} {name}"
+                yield f"its summary has {label} {found.get(name)}, and its episodes have {value}"
+
+
+def _same(told: Any, found: Any, margin: float = 0.0) -> bool:
+    """Whether the file tells what was found, to a rounding error or ``margin``. Only nan is the same as nan."""
+    if not _is(told, float) or not _is(found, float):
+        return type(told) is type(found) and told == found
+    if told != told or found != found:  # math.isnan fails for integers that are too large for a float
+        return told != told and found != found
+    return abs(told) <= LARGEST and math.isclose(told, found, rel_tol=1e-9, abs_tol=max(1e-12, margin))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from .env_ids import OptionError
-from .evaluate import FIRST_SEED
+from .evaluate import FIRST_SEED, write_new
 from .extras import require_modules
 from .output import require_new_files
 from .progress import Progress, say
@@ -58,6 +58,8 @@ class Args:
     """Only needed for an algorithm of your own, as module:NAME: a module is imported only where you name it."""
     network: str | None = None
     """Likewise for a network of your own."""
+    memory: str | None = None
+    """Likewise for a memory of your own, as module:Class."""
     episodes: int = 100
     """Episodes of each experiment; episode k has the seed 2000000 + k."""
     num_envs: int = 50
@@ -327,7 +329,7 @@ def check(args: Args) -> Checkpoint:
 
     args.check()
     require_modules("report", "matplotlib")
-    import_foreign(args.algorithm, args.network)
+    import_foreign(args.algorithm, args.network, args.memory)
     checkpoint = read_checkpoint(args.checkpoint)
     env_id = resolve_checkpoint_env_id(checkpoint, args.env_id)
     if env_id not in CATALOG:
@@ -358,7 +360,11 @@ def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError: see `check`; nothing was written.
     """
-    from mikasa_robo.baselines.files import write_atomically
+    return _probe_checkpoint(args, command)[0]
+
+
+def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
+    """`probe_checkpoint`, with the path of the JSON file."""
     from mikasa_robo.baselines.loggers import provenance
     from mikasa_robo.core.env import MemoryEnv
 
@@ -407,11 +413,8 @@ def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
         **found,
         **provenance(command),
     }
-    image = draw(content)
-    out = output_path(args, checkpoint)
-    write_atomically(out, (json.dumps(content, indent=2) + "\n").encode(), overwrite=False)
-    write_atomically(out.with_suffix(".png"), image, overwrite=False)
-    return content
+    text = json.dumps(content, indent=2) + "\n"
+    return content, write_new(output_path(args, checkpoint), {".json": text.encode(), ".png": draw(content)})
 
 
 def describe(content: Mapping[str, Any]) -> str:
@@ -472,12 +475,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     configure_logging()
     try:
-        content = probe_checkpoint(args, ["mikasa", "probe", *argv])
+        content, out = _probe_checkpoint(args, ["mikasa", "probe", *argv])
     except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))
-    out = args.out or Path(f"probe-{content['env_id']}-{content['algorithm']}.json")
     print(f"written: {out}, {out.with_suffix('.png')}")
     return 0
 

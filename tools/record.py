@@ -48,7 +48,8 @@ class Options:
     env_id: str
     """The task, or another environment that is registered; module:ID imports the module first, for one of your own."""
     policy: str = "expert"
-    """expert, a variant of it (window, memoryless, exhaustive, posture), random, or the checkpoint file of a trained policy.
+    """expert, a variant of it (window, memoryless, exhaustive, posture), random, or the checkpoint of a trained policy:
+    its file, or the folder of its run, which gives its name to the videos.
     Environments that are not robot tasks take random or a checkpoint."""
     algorithm: str | None = None
     """Only needed for a checkpoint of an algorithm of your own, as module:NAME."""
@@ -78,11 +79,19 @@ class Options:
     def files(self) -> list[Path]:
         """The videos to make. Their names have the ID without its module."""
         env_id = self.env_id.rpartition(":")[2]
-        policy = self.policy if self.policy in POLICY_NAMES else Path(self.policy).stem
+        policy = self._policy_name()
         name = f"{env_id}_{policy}_seed{self.seed}"
         if self.tiled:
             return [self.out / f"{name}_tiled{self.episodes}.mp4"]
         return [self.out / f"{env_id}_{policy}_seed{self.seed + k}.mp4" for k in range(self.episodes)]
+
+    def _policy_name(self) -> str:
+        """The policy's part of the names: a run's folder has a name of its own, its file is nearly always checkpoint.pt."""
+        if self.policy in POLICY_NAMES:
+            return self.policy
+        if os.path.isdir(self.policy):
+            return os.path.basename(os.path.abspath(self.policy))  # the folder may be "."
+        return Path(self.policy).stem
 
 
 def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
@@ -180,15 +189,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         import_foreign(options.algorithm, options.network, options.memory)
+        found = options.policy  # stays as it was asked for in ``options``: the names of the videos were checked with it
         if options.policy not in POLICY_NAMES:
             found = str(find_policy_file(Path(options.policy)))
             if found != options.policy:  # the folder of a run
                 print(f"policy: {found}")
-            options.policy = found
         options = dataclasses.replace(options, env_id=_resolve(options))
         robot_task = _is_robot_task(options.env_id)
         (_check_policy if robot_task else _check_gymnasium)(options)
-        for line in (record if robot_task else _record_gymnasium)(options, load_player(options.policy)):
+        for line in (record if robot_task else _record_gymnasium)(options, load_player(found)):
             print(line, flush=True)
     except (
         OptionError,

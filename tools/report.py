@@ -8,6 +8,7 @@ A run counts once it is finished, which means that it has a final_eval.json. Oth
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import sys
@@ -19,11 +20,12 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.statistics import wilson_interval
 
 from .extras import require_modules
-from .html import to_html
+from .html import as_code, as_text, to_html
 from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
 from .output import print_report, require_folder, require_new_files
 from .plot import read_column, read_progress
@@ -87,24 +89,51 @@ def learning_curve(
     return grid, [float(row.mean()) for row in columns], [math.nan if e is None else e for e in errors]
 
 
-def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str, path: Path) -> bool:
-    """Draw a panel for each task with a line for each algorithm. Returns False, and draws nothing, if there is no data."""
+def read_curves(runs: Sequence[Run], metric: str) -> list[tuple[list[float], list[float]]]:
+    """Steps and values of the runs of one group, all of evaluations or all of training episodes.
+
+    A run that was not evaluated during training has the metrics of its training episodes alone. The two are not averaged:
+    what more runs have is taken, evaluations if as many have both.
+    """
+    found: dict[str, list[tuple[list[float], list[float]]]] = {"eval": [], "train": []}
+    for run in runs:
+        try:
+            rows = read_progress(run.path)
+        except ValueError:  # listed among the problems
+            continue
+        for kind, curves in found.items():
+            curve = read_column(rows, f"{kind}/{metric}")
+            if len(curve[0]) > 1:
+                curves.append(curve)
+    return max(found.values(), key=len)  # the first of those that are equally long
+
+
+def drop_impossible(collection: Collection) -> None:
+    """Drop the runs whose numbers no evaluation has, and list them among the problems."""
+    kept = []
+    for run in collection.runs:
+        wrong = [
+            f"{name} {run.scores[name]:g}"
+            for name in ("success_once", "success_at_end")
+            if not math.isnan(run.scores[name]) and not 0 <= run.scores[name] <= 1
+        ]
+        if run.episodes < 1 and run.source != "lifelong":
+            wrong.append(f"{run.episodes} episodes")
+        if wrong:
+            collection.problems.append((run.path, f"broken: it has {', '.join(wrong)}, which no evaluation has"))
+        else:
+            kept.append(run)
+    collection.runs = kept
+
+
+def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes | None:
+    """A PNG with a panel for each task and a line for each algorithm; None if there is no data."""
     panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
     for (env_id, algorithm), runs in groups.items():
-        for run in runs:
-            try:
-                rows = read_progress(run.path)
-            except ValueError:  # listed among the problems
-                continue
-            # A run that was not evaluated during training has the metrics of its training episodes.
-            curve = next(
-                (c for c in (read_column(rows, f"{kind}/{metric}") for kind in ("eval", "train")) if len(c[0]) > 1),
-                None,
-            )
-            if curve is not None:
-                panels.setdefault(env_id, {}).setdefault(algorithm, []).append(curve)
+        if curves := read_curves(runs, metric):
+            panels.setdefault(env_id, {})[algorithm] = curves
     if not panels:
-        return False
+        return None
     import matplotlib
 
     matplotlib.use("Agg")
@@ -134,9 +163,10 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str, path: Pat
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    figure.savefig(path, dpi=100)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=100, format="png")
     plt.close(figure)
-    return True
+    return image.getvalue()
 
 
 def _percent(metric: str) -> Callable[[float], str]:
@@ -196,8 +226,8 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
         times = [run.wall_time for run in runs if run.wall_time is not None]
         rows.append(
             (
-                f"`{env_id}`" + (WEAK_MARK if is_weak(env_id) else ""),
-                algorithm,
+                as_code(env_id) + (WEAK_MARK if is_weak(env_id) else ""),
+                as_text(algorithm),
                 str(len(runs)),
                 _span([run.episodes for run in runs]),
                 _span([run.steps for run in runs]),
@@ -225,8 +255,8 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 def _lifelong_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     rows = [
         (
-            f"`{stream}`",
-            learner,
+            as_code(stream),
+            as_text(learner),
             str(len(runs)),
             _mean_and_error([run.scores["success_once"] for run in runs], "success_once"),
             _interval_over_runs(runs, "success_once"),
@@ -252,11 +282,11 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
                 if counts == {1}
                 else f"a different number of runs for each ({', '.join(map(str, sorted(counts)))})"
             )
-            notes.append(f"{algorithm}: no mean over its {len(scored)} tasks, because there is {reason}.")
+            notes.append(f"{as_text(algorithm)}: no mean over its {len(scored)} tasks, because there is {reason}.")
             continue
         scores = np.array([[run.scores["success_once"] for run in runs] for runs in scored.values()]).T
         figures = [f"{e.value:.1%} ({_interval(e, 'success_once')})" for e in aggregate(scores)]
-        lines.append((algorithm, str(len(scored)), str(len(scores)), *figures))
+        lines.append((as_text(algorithm), str(len(scored)), str(len(scores)), *figures))
     if not lines and not notes:
         return []
     table = _table(("Algorithm", "Tasks", "Runs of each", "Mean", "Interquartile mean"), lines, 1) if lines else []
@@ -266,10 +296,13 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 def write_report(collection: Collection, out: Path) -> Path:
     """Write report.md, report.html, runs.csv and the curves into ``out``; return the path of report.md.
 
+    Runs of ``collection`` with impossible numbers become problems; see `drop_impossible`.
+
     Raises:
         OptionError: ``out`` cannot be used, or one of the files exists. Nothing has been written.
         ModuleNotFoundError: rliable or matplotlib is not installed.
     """
+    drop_impossible(collection)
     training, evaluations = collection.groups("training"), collection.groups("eval")
     plots = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
     report, page, table = out / "report.md", out / "report.html", out / "runs.csv"
@@ -282,7 +315,6 @@ def write_report(collection: Collection, out: Path) -> Path:
         "over runs by rliable; with as few as three runs they are rough.",
         "",
     ]
-    out.mkdir(parents=True, exist_ok=True)
     for title, groups in (("Training runs, final evaluation", training), ("Evaluations by `mikasa eval`", evaluations)):
         if not groups:
             continue
@@ -290,37 +322,44 @@ def write_report(collection: Collection, out: Path) -> Path:
         for (env_id, algorithm), runs in groups.items():
             if began := sorted({run.began_from for run in runs} - {""}):
                 lines += [
-                    f"Runs of {algorithm} on `{env_id}` began with a policy: {'; '.join(began)}. "
+                    f"Runs of {as_text(algorithm)} on {as_code(env_id)} began with a policy: {as_text('; '.join(began))}. "
                     "The steps that trained it are not among theirs.",
                     "",
                 ]
             if differ := settings_that_differ(runs):
                 lines += [
-                    f"Runs of {algorithm} on `{env_id}` differ in {', '.join(differ)}. They are averaged all the same.",
+                    f"Runs of {as_text(algorithm)} on {as_code(env_id)} differ in {as_text(', '.join(differ))}. "
+                    "They are averaged all the same.",
                     "",
                 ]
     if lifelong := collection.groups("lifelong"):
         lines += ["## Across tasks", "", *_lifelong_table(lifelong)]
-    drawn = [(metric, path) for metric, path in plots.items() if draw_curves(training, metric, path)]
-    if drawn:
+    figures = {metric: image for metric in plots if (image := draw_curves(training, metric)) is not None}
+    if figures:
         lines += ["## Learning curves", "", "Finished runs. The band is ± one standard error over runs.", ""]
-        lines += [line for metric, path in drawn for line in (f"![{metric.replace('_', ' ')}]({path.name})", "")]
+        lines += [line for metric in figures for line in (f"![{metric.replace('_', ' ')}]({plots[metric].name})", "")]
     if collection.problems:
         lines += ["## Problems", "", "These are not in the tables, unless noted otherwise.", ""]
-        lines += _table(("Path", "Problem"), [(f"`{path}`", why) for path, why in collection.problems], 2)
+        lines += _table(
+            ("Path", "Problem"), [(as_code(str(path)), as_text(why)) for path, why in collection.problems], 2
+        )
     if not collection.runs:
         lines += ["No finished run was found.", ""]
-    with table.open("x", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("path", "source", "env_id", "algorithm", "seed", "steps", "wall_time_s", "episodes", *METRICS))
-        writer.writerows(
-            (r.path, r.source, r.env_id, r.algorithm, r.seed, r.steps, r.wall_time, r.episodes, *r.scores.values())
-            for r in collection.runs
-        )
+    cells = io.StringIO()
+    writer = csv.writer(cells)
+    writer.writerow(("path", "source", "env_id", "algorithm", "seed", "steps", "wall_time_s", "episodes", *METRICS))
+    writer.writerows(
+        (r.path, r.source, r.env_id, r.algorithm, r.seed, r.steps, r.wall_time, r.episodes, *r.scores.values())
+        for r in collection.runs
+    )
     text = "\n".join(lines)
-    for path, content in ((report, text), (page, to_html(text, out))):
-        with path.open("x") as file:
-            file.write(content)
+    images = {plots[metric].name: image for metric, image in figures.items()}
+    texts = {table: cells.getvalue(), report: text, page: to_html(text, images)}
+    # A path may hold bytes that are not UTF-8. All is made before the first file is: half a report would be in the way.
+    contents = {path: content.encode(errors="backslashreplace") for path, content in texts.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    for path, data in {**{out / name: image for name, image in images.items()}, **contents}.items():
+        write_atomically(path, data, overwrite=False)
     return report
 
 

@@ -167,6 +167,7 @@ def replay(
     chosen = sorted(
         random.sample(range(content["seeds"]["episodes"]), min(options.episodes, content["seeds"]["episodes"]))
     )
+    played = 0
     for number, run in enumerate(runs):
         checkpoint = known.get(run.get("sha256"))
         if checkpoint is None:
@@ -189,25 +190,49 @@ def replay(
                 raise OptionError(f"{options.file}: cannot make {trained.env_id}: {error}") from error
             stack.callback(env.close)
             outcomes = _play(checkpoint, env, chosen)
+        played += 1
         for k in chosen:
             problems += [f"runs[{number}], episode {k}: {text}" for text in _compare(run["episodes"], k, outcomes[k])]
-    words = f"episodes {', '.join(map(str, chosen))} of {len(runs)} policies were played again"
-    return problems, words
+    if not played:
+        return problems, "nothing was played again"
+    return problems, f"episodes {', '.join(map(str, chosen))} of {played} policies were played again"
 
 
 def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: Any) -> list[str]:
-    """Settings of an evaluation that are not those of its policy: the task could have been made easier."""
+    """What an evaluation says about its policy, or has as settings, and is not so: the task could have been made easier."""
     from .evaluate import SHARED_ARGS
 
-    pairs = [("env_id", content["env_id"], checkpoint.env_id)]
+    pairs = [
+        ("env_id", content["env_id"], checkpoint.env_id),
+        ("algorithm", content["algorithm"], checkpoint.algorithm),
+        ("seed", run["seed"], checkpoint.args.seed),
+        ("training_steps", run["training_steps"], checkpoint.step),
+    ]
     for name in SHARED_ARGS:
-        # The evaluation of a served policy has its observations spelt out, and the physics backend is free.
+        told = content["settings"][name]
         ours = json.loads(json.dumps(getattr(checkpoint.args, name)))
-        if name != "sim_backend" and not (name == "obs" and run.get("checkpoint") is None):
-            pairs.append((name, content["settings"].get(name), ours))
+        if name == "sim_backend":  # it is free
+            continue
+        if name == "env_kwargs":  # in any order
+            told, ours = sorted(told), sorted(ours)
+        elif name == "obs" and run.get("checkpoint") is None:
+            # The evaluation of a served policy may have them spelt out, or as a default of its own.
+            told, ours = _played_obs(told, checkpoint)
+        pairs.append((name, told, ours))
     return [
         f"{name} is {told} in the file, and {ours} in {checkpoint.path}" for name, told, ours in pairs if told != ours
     ]
+
+
+def _played_obs(told: str | None, checkpoint: Any) -> tuple[str | None, str | None]:
+    """The observations of an evaluation of a served policy, and those of its checkpoint; None where there is no choice."""
+    from mikasa_robo.baselines.arguments import CommonArgs
+    from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task
+
+    if not is_robot_task(checkpoint.env_id):
+        return None, None
+    ours = dataclasses.replace(checkpoint.args, env_id=checkpoint.env_id)
+    return choose_obs_mode(CommonArgs(env_id=checkpoint.env_id, obs=told)), choose_obs_mode(ours)
 
 
 def _play(checkpoint: Any, env: Any, chosen: Sequence[int]) -> dict[int, Any]:
@@ -236,8 +261,13 @@ def _compare(columns: Mapping[str, Sequence[Any]], k: int, outcome: Any) -> list
     return [
         f"{name} is {told} in the file, and {now} here"
         for name, (told, now) in found.items()
-        if not (math.isclose(told, now, rel_tol=TOLERANCE, abs_tol=TOLERANCE) if name == "returns" else told == now)
+        if not (_close(told, now) if name == "returns" else told == now)
     ]
+
+
+def _close(told: float, now: float) -> bool:
+    """Whether two returns are the same to a rounding error, or both are nan."""
+    return math.isclose(told, now, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (math.isnan(told) and math.isnan(now))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from .dataset import Dataset, checksum
 from .episode import Array, Episode
 from .store import DataError, read_episode
 
-__all__ = ["find_problems", "unlisted_files"]
+__all__ = ["count_problems", "find_problems", "unlisted_files"]
 
 
 def find_problems(dataset: Dataset) -> Iterator[str]:
@@ -23,16 +24,16 @@ def find_problems(dataset: Dataset) -> Iterator[str]:
     rows = dataset.rows()
     manifest: Mapping[str, Any] = dataset.manifest or {}
     try:
-        files, summary, native = manifest["files"], manifest["summary"], manifest["native"]
+        files, native = manifest["files"], manifest["native"]
         all_rows = [*rows, *manifest["left_out"]]
         yield from _file_problems(dataset, files)
-        yield from _count_problems(rows, summary)
+        yield from count_problems(dataset)
         shapes: dict[str, tuple[Any, ...]] = {}
         for row in all_rows if native else ():
             path = dataset.folder / row["file"]
             if row["file"] not in files:
                 yield f"{row['file']} is not among the files of the manifest"
-            elif path.is_file():
+            elif os.path.isfile(path):
                 yield from _episode_problems(dataset, row, shapes)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"the manifest of {dataset.folder} is broken ({type(error).__name__}: {error})") from error
@@ -48,15 +49,20 @@ def unlisted_files(dataset: Dataset) -> list[str]:
 def _file_problems(dataset: Dataset, files: Mapping[str, Any]) -> Iterator[str]:
     for name, entry in files.items():
         path = dataset.folder / name
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != entry["bytes"]:
-            yield f"{name} has {path.stat().st_size} bytes, not {entry['bytes']}"
-        elif checksum(path) != entry["sha256"]:
-            yield f"{name} has changed: its SHA-256 is not that of the manifest"
+        try:
+            if not path.is_file():
+                yield f"{name} is missing"
+            elif path.stat().st_size != entry["bytes"]:
+                yield f"{name} has {path.stat().st_size} bytes, not {entry['bytes']}"
+            elif checksum(path) != entry["sha256"]:
+                yield f"{name} has changed: its SHA-256 is not that of the manifest"
+        except OSError as error:  # no permission, or a broken disk
+            yield f"{name} cannot be read ({error.strerror or error})"
 
 
-def _count_problems(rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> Iterator[str]:
+def count_problems(dataset: Dataset) -> Iterator[str]:
+    """Where the summary of a complete dataset does not fit its list of episodes, and what is wrong with the list."""
+    rows, summary = dataset.rows(), (dataset.manifest or {})["summary"]
     counted = {
         "episodes": len(rows),
         "successes": sum(row["success"] for row in rows),

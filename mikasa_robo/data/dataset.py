@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -105,6 +106,9 @@ class Dataset:
                 raise DataError(
                     f"{path}: its format is {found!r}, not {FORMAT!r}; read it with the version that made it"
                 )
+            problem = _why_malformed(content, complete=name == MANIFEST)
+            if problem is not None:
+                raise DataError(f"{path}: {problem}; restore the file, or collect the dataset anew")
             info = _read_info(content["info"])
             return cls(folder, info, content["arguments"], content if name == MANIFEST else None)
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -185,7 +189,8 @@ class Dataset:
         if not self.info.only_success:
             return list(recorded), []
         successes = [number for number, facts in recorded.items() if facts["success"]][:episodes]
-        return successes, [number for number in recorded if number not in set(successes)]
+        chosen = set(successes)
+        return successes, [number for number in recorded if number not in chosen]
 
     def complete(
         self, chosen: Sequence[int], left_out: Sequence[int], facts: Mapping[str, Any], native: bool
@@ -227,10 +232,20 @@ class Dataset:
             shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
 
     def refresh(self) -> Dataset:
-        """Write the manifest anew, after a format was added."""
-        assert self.manifest is not None
-        self._write_manifest(self.manifest)
+        """Write the manifest anew, after a format was added: files that it does not list are added, with checksums."""
+        written = Dataset.open(self.folder).manifest  # not self.manifest: `export` may have written it since
+        assert written is not None
+        self._write_manifest(written)
         return Dataset.open(self.folder)
+
+    def unlisted_formats(self) -> list[str]:
+        """The folders with files, besides that of the episodes, that the manifest does not list.
+
+        An export that was killed before `refresh` leaves one: it is complete, and has no checksums.
+        """
+        assert self.manifest is not None
+        folders = {path.relative_to(self.folder).parts[0] for path in self.files((EPISODES,))}
+        return sorted(folders - {*self.manifest["formats"]})
 
     def _write_manifest(self, content: Mapping[str, Any]) -> None:
         skipped = () if content["native"] else (EPISODES,)
@@ -250,7 +265,8 @@ class Dataset:
         """
         for folder in sorted(self.folder.iterdir()):
             if folder.is_dir() and not folder.name.startswith(".") and folder.name not in skipped:
-                yield from sorted(path for path in folder.rglob("*") if path.is_file())
+                # os.path.isfile: a folder without permission is no reason to end here
+                yield from sorted(path for path in folder.rglob("*") if os.path.isfile(path))
 
 
 def checksum(path: Path) -> str:
@@ -269,6 +285,75 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         "failures": sum(row["fail"] for row in rows),
         "steps": sum(row["length"] for row in rows),
     }
+
+
+_ROW = {
+    **dict.fromkeys(("seed", "length"), int),
+    **dict.fromkeys(("success", "fail", "terminated", "truncated"), bool),
+    "noise": (int, float),
+    "policy": str,
+}
+_INFO = {
+    **dict.fromkeys(("env_id", "obs_mode", "control_mode", "robot", "instruction", "policy", "split"), str),
+    **dict.fromkeys(("control_freq", "max_episode_steps", "first_seed"), int),
+    **dict.fromkeys(("env_kwargs", "versions", "names"), dict),
+    "cameras": list,
+    "noise": (int, float),
+    "only_success": bool,
+}
+_SUMMARY = dict.fromkeys(("episodes", "successes", "failures", "steps"), int)
+_BEGUN = {"info": dict, "arguments": dict}
+_MANIFEST = {
+    **_BEGUN,
+    **dict.fromkeys(("summary", "files"), dict),
+    **dict.fromkeys(("episodes", "left_out", "formats"), list),
+    "native": bool,
+    "command": str,
+}
+"""The entries of the JSON files that are used, and their types."""
+
+
+def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
+    """What a manifest (or, where not ``complete``, the file of a dataset that is begun) lacks; None if it is well formed."""
+    problem = _why_unfit(content, _MANIFEST if complete else _BEGUN, "it") or _why_unfit(content["info"], _INFO, "info")
+    if problem is not None:
+        return problem
+    if ":" in content["info"]["env_id"]:  # Gymnasium would import the module, whoever made the dataset
+        return f"info has the env_id {content['info']['env_id']!r}, which must be an ID without a module"
+    if not complete:
+        return None
+    if not content["episodes"]:
+        return "it lists no episodes"
+    row = _ROW | ({"file": str} if content["native"] else {})
+    problems = itertools.chain(
+        [_why_unfit(content["summary"], _SUMMARY, "summary")],
+        (_why_unfit(entry, row | {"index": int}, f"episodes[{k}]") for k, entry in enumerate(content["episodes"])),
+        (_why_unfit(entry, row, f"left_out[{k}]") for k, entry in enumerate(content["left_out"])),
+        (
+            _why_unfit(entry, {"bytes": int, "sha256": str}, f"files[{name!r}]")
+            for name, entry in content["files"].items()
+        ),
+        (None if isinstance(name, str) else f"formats has {name!r}, which is no name" for name in content["formats"]),
+    )
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _why_unfit(values: Any, wanted: Mapping[str, Any], where: str) -> str | None:
+    """Why ``values`` is no object with entries of the types ``wanted``; None if it is one."""
+    if not isinstance(values, dict):
+        return f"{where} must be an object, not {_short(values)}"
+    for name, kind in wanted.items():
+        if name not in values:
+            return f"{where} has no {name}"
+        value = values[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # True is an int in Python
+            return f"{where} has the {name} {_short(value)}, which is of the wrong type"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _read_info(values: Mapping[str, Any]) -> DatasetInfo:
@@ -298,6 +383,8 @@ def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
     target = dataset.folder / kind.name
     if os.path.lexists(target):
         raise DataError(f"{target} exists already; move it away to write it anew")
+    if dataset.manifest is not None and kind.name in dataset.manifest["formats"]:
+        dataset.refresh()  # the folder of that name was moved away: its checksums are not those of the new one
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=dataset.folder) as place:
         out = Path(place) / kind.name
         writer = kind.writer()(out, dataset.info)

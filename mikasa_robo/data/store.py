@@ -9,7 +9,10 @@ import contextlib
 import io
 import itertools
 import json
+import lzma
 import os
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -36,6 +39,25 @@ AT_ONCE = 16
 GROUPS = ("observations", "columns", "step_columns")
 STATES = "env_states"
 """The first part of the names of states."""
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    SyntaxError,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What `zipfile`, `json` and NumPy raise for a file that is damaged: a changed byte may name another compression or an
+encryption, or a shape that fits into no memory."""
 
 
 class DataError(ValueError):
@@ -91,8 +113,8 @@ def read_facts(path: Path) -> dict[str, Any]:
             facts = json.loads(archive.read(FACTS))
         if not isinstance(facts, dict) or not isinstance(facts.get("seed"), int):
             raise ValueError(f"{FACTS} names no seed")
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile, RuntimeError) as error:
-        raise DataError(f"{path} cannot be read as an episode ({error})") from error
+    except UNREADABLE as error:
+        raise DataError(f"{path} cannot be read as an episode ({type(error).__name__}: {error})") from error
     return facts
 
 
@@ -108,7 +130,10 @@ def read_episode(path: Path, index: int) -> Episode:
                 group, _, rest = name.partition("/")
                 if group == STATES or not rest:
                     group, rest = (STATES if rest else ""), name
-                parts[group][rest] = archive[name]
+                array = archive[name]
+                if not array.ndim:
+                    raise ValueError(f"{name} is a single number, and should have a row for each step")
+                parts[group][rest] = array
         length = facts.pop("length")
         episode = Episode(
             index=index,
@@ -120,7 +145,7 @@ def read_episode(path: Path, index: int) -> Episode:
             actions=parts[""]["actions"],
             rewards=parts[""]["rewards"],
         )
-    except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} cannot be read as an episode ({type(error).__name__}: {error})") from error
     if episode.length != length:
         raise DataError(f"{path} holds {episode.length} actions and says that it has {length}")

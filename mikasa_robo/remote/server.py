@@ -38,7 +38,7 @@ class PolicyServer:
     Args:
         make_policy: called for each connection, so that recurrent state is never shared.
         metadata: plain values that a client gets when it connects; "protocol" is added.
-        host: the address to listen at. Whoever reaches it may use the policy: there is no password.
+        host: the address to listen at. Whoever reaches it may use the policy, there is no password; but no web page.
         port: 0 for any that is free.
         max_bytes: longest request that is read.
 
@@ -59,7 +59,14 @@ class PolicyServer:
         self._make_policy = make_policy
         self._metadata = pack({"protocol": PROTOCOL, **metadata})
         self._server = serve(
-            self._answer_all, host, port, compression=None, max_size=max_bytes, process_request=_answer_health_check
+            self._answer_all,
+            host,
+            port,
+            compression=None,
+            max_size=max_bytes,
+            process_request=_answer_health_check,
+            # A browser names the page that connects, other clients name none: no web page gets to use the policy.
+            origins=[None],
         )
         self.port: int = self._server.socket.getsockname()[1]
 
