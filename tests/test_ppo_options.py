@@ -318,7 +318,7 @@ def test_a_policy_of_another_shape_is_refused_with_the_option_that_fits(
             "add --head-sizes 16",
         ),
         (
-            ["--network", "recurrent"],
+            ["--network", "recurrent", "--token-size", "64"],  # the default, which is as good as none
             "has network tokens, and this run recurrent; both need the same network, and "
             "observations of the same sizes; add --network tokens",
         ),
