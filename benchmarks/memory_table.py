@@ -127,8 +127,19 @@ def columns_of(plan: Plan, columns: str) -> list[str]:
 
 
 def read_run(run: PlannedRun, folder: Path) -> Row:
-    """The row of a finished run."""
-    result = json.loads((folder / "final_eval.json").read_text())
+    """The row of a finished run.
+
+    Raises:
+        SystemExit: its result lacks something.
+    """
+    try:
+        return _row_of(run, folder, json.loads((folder / "final_eval.json").read_text()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise SystemExit(f"{folder / 'final_eval.json'} is broken ({reason}); move that folder away") from error
+
+
+def _row_of(run: PlannedRun, folder: Path, result: Mapping[str, Any]) -> Row:
     final, git = result["final"], result.get("git")
     steps = [values for name in GRADIENT_STEPS if (values := read_column(read_progress(folder), name)[1])]
     success = final.get("success_once")

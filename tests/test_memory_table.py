@@ -282,6 +282,20 @@ def test_columns_can_be_the_variants(tmp_path: Path) -> None:
     assert found["`RememberColor3-v0`"][2:] == ["90 (83 to 94)", "40 (31 to 50)"]
 
 
+def test_a_result_that_lacks_something_is_named(tmp_path: Path) -> None:
+    sweep = tmp_path / "one.toml"
+    sweep.write_text(
+        f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\n'
+        'variant = [{ name = "gru", algorithm = "dagger", options = { memory = "gru", total_timesteps = 61_440 } }]\n'
+    )
+    folder = tmp_path / "runs" / "RememberColor3-v0__gru__1"
+    finish(folder, "RememberColor3-v0", "gru", 1, 0.9)
+    file = folder / "final_eval.json"
+    file.write_text(file.read_text().replace('"episodes"', '"episodez"'))
+    with pytest.raises(SystemExit, match=r"final_eval.json is broken \(KeyError: 'episodes'\); move that folder away"):
+        main([str(sweep)])
+
+
 def test_the_sweep_over_data_names_the_data_of_each_task() -> None:
     content = tomllib.loads((HOME.parent / "offline" / "table.toml").read_text())
     assert content["tasks"] == [row.id for row in CATALOG.values() if row.paper]
