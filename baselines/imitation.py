@@ -307,9 +307,8 @@ class EpisodeLearner:
         }
         if len(figures):
             mean = Figures(*figures.mean(dim=0).tolist())
-            row["loss/action"] = mean.action_loss / max(
-                mean.acting, 1e-9
-            )  # the mean over the steps at which actions count
+            # the mean over the steps at which actions count
+            row["loss/action"] = mean.action_loss / max(mean.acting, 1e-9)
             if self.learner.readout is not None:
                 row |= told_figures(mean.oracle_loss, mean.oracle_right, mean.known)
             if self.learner.counted_readout is not None:

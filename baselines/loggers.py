@@ -99,14 +99,13 @@ class ProgressCsv:
             lines = [line for line in file if line.endswith("\n")]  # the last line may be incomplete
         reader = csv.DictReader(lines)
         self._rows = []
-        try:
+        # After a power failure a file may end with zeros. What follows a damaged row is dropped with it.
+        with contextlib.suppress(KeyError, TypeError, ValueError, csv.Error):
             for row in reader:
                 values = {k: float(v) for k, v in row.items() if v}
                 self._columns = list(row)
                 if values["step"] <= step:
                     self._rows.append(values)
-        except (KeyError, TypeError, ValueError, csv.Error):
-            pass  # after a power failure a file may end with zeros; what follows a damaged row is no better
         self._rewrite()
 
     def _rewrite(self) -> None:

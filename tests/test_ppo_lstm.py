@@ -8,8 +8,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
+from train_helpers import run_in_two_processes
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
@@ -40,7 +39,6 @@ from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_te
 from mikasa_robo.tools import cli
 from mikasa_robo.tools.plot import read_progress
 
-ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
 
 
@@ -471,15 +469,7 @@ def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path:
     train_all(tmp_path / "one", 4)
     script = tmp_path / "script.py"
     script.write_text("import pathlib, sys, test_ppo_lstm as t; t.train_all(pathlib.Path(sys.argv[1]), 2)")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, str(script), str(tmp_path / "two")],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
+    run_in_two_processes(str(script), str(tmp_path / "two"))
     for algorithm in TRAINED:
         one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():

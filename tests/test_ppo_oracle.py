@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 import torch
 from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 from torch import Tensor
-from train_helpers import assert_same_policy
+from train_helpers import assert_same_policy, run_in_two_processes
 
 import mikasa_robo
 from mikasa_robo.baselines import command, ppo_lstm
@@ -27,7 +24,6 @@ from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.tools.plot import read_progress
 
-ROOT = Path(__file__).parents[1]
 N, S = 6, 70
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -162,16 +158,7 @@ def test_two_processes_teach_what_one_does_with_twice_the_environments(tmp_path:
     )
     one, two = tmp_path / "one", tmp_path / "two"
     assert ppo_lstm.main([*argv, "--num-envs", "2", "--run-dir", str(one)]) == 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    done = subprocess.run(
-        [*torchrun, "mikasa_robo.baselines.ppo_lstm", *argv, "--num-envs", "1", "--run-dir", str(two)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
+    run_in_two_processes("-m", "mikasa_robo.baselines.ppo_lstm", *argv, "--num-envs", "1", "--run-dir", str(two))
     weights, others = (read_policy(folder / "checkpoint.pt")["state_dict"] for folder in (one, two))
     for name, value in weights.items():
         torch.testing.assert_close(others[name], value, atol=1e-5, rtol=1e-5, msg=lambda m: f"{name}: {m}")  # noqa: B023

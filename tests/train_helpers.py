@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ import torch
 
 from mikasa_robo.baselines.checkpoints import read_policy
 
-__all__ = ["assert_same_policy", "break_off"]
+__all__ = ["assert_same_policy", "break_off", "run_in_two_processes"]
+
+ROOT = Path(__file__).parents[1]
 
 
 def break_off(run: Callable[[], Any], owner: Any, name: str, calls: int) -> None:
@@ -36,3 +41,15 @@ def assert_same_policy(*runs: Path) -> None:
     assert one.keys() == two.keys()
     for name, value in one.items():
         assert torch.equal(two[name], value), name
+
+
+def run_in_two_processes(*words: str) -> None:
+    """Run a script, or a module after "-m", by torchrun; the modules of the tests can be imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *words],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr

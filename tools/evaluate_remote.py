@@ -23,7 +23,7 @@ from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds
 from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.spaces import ActionLayout
 from mikasa_robo.env_ids import EnvIdError, split_env_id
-from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, _printable, read_address
+from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, printable, read_address
 
 from .env_ids import OptionError, resolve_env_id
 from .extras import require_modules
@@ -168,7 +168,7 @@ def _require_agreement(policy: RemotePolicy, settings: Mapping[str, Any]) -> Non
             continue
         option = f"--{name.replace('_', '-')}"
         given = " ".join(ours) if isinstance(ours, list) else ours
-        wanted = _printable(" ".join(stated) if isinstance(stated, list) else str(stated))
+        wanted = printable(" ".join(stated) if isinstance(stated, list) else str(stated))
         raise OptionError(
             f"{option} {given or '(none)'}: {policy.name} says that its policy is for {wanted[:200] or 'none'}; give "
             f"{option} {wanted[:200]}"

@@ -40,9 +40,8 @@ class PopGymEnv(DrawnEnv[Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], render_mode: str | None, previous_action: bool = False) -> None:
         super().__init__(render_mode)
         self._env = env
-        self.action_space = copy.deepcopy(
-            env.action_space
-        )  # POPGym may share it, and its generator, with the observation
+        # A copy: POPGym may use one space, with one generator, for actions and observations.
+        self.action_space = copy.deepcopy(env.action_space)
         self.observation_space = env.observation_space
         self._none: Any = None
         if previous_action:

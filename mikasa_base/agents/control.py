@@ -202,9 +202,9 @@ class SwingFromVelocity(Agent):
 class TurnAgainst(Agent):
     """Pendulums without memory: computes the torque from the current observation alone.
 
-    With a position: none. A position alone does not tell which way the pendulum swings, and of the torques that depend on
-    it we found none that scores higher. With a velocity: along with it while it is slow, so as to swing up, and against it
-    when it is fast.
+    With a position: none. A position alone does not tell which way the pendulum swings, and a torque against the sine of
+    the angle scores less than no torque. With a velocity: along with it while it is slow, so as to swing up, and against
+    it when it is fast.
     """
 
     def begin(self, obs: Any) -> None:

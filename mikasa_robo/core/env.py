@@ -119,13 +119,14 @@ class MemoryEnv(SavedTask[TaskState]):
     def instruction(self) -> str:
         """The task in one English sentence.
 
-        Empty for an environment that was not made through its ID, and for one with other arguments than define its ID.
+        Empty for an environment that was not made through its ID, and for one whose arguments differ from those that define
+        its ID.
         """
-        row = None if self.spec is None else CATALOG.get(self.spec.id)
-        if row is None or self.spec is None:
+        if self.spec is None or self.spec.id not in CATALOG:
             return ""
-        given = self.spec.kwargs
-        return "" if any(given.get(name, value) != value for name, value in row.kwargs.items()) else row.instruction
+        row, given = CATALOG[self.spec.id], self.spec.kwargs
+        own = all(given.get(name, value) == value for name, value in row.kwargs.items())
+        return row.instruction if own else ""
 
     @property
     def task_state(self) -> TaskState:

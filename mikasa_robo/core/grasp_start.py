@@ -45,9 +45,11 @@ def grasp_posture(point: Tensor, yaw: Tensor, width: float, middle: float) -> Te
     across, up = (x.square() + y.square()).sqrt() - WRIST, z + HAND - SHOULDER_HEIGHT
     upper, fore = math.hypot(UPPER_ARM, ELBOW), math.hypot(FOREARM, ELBOW)
     distance = (across.square() + up.square()).sqrt()
-    # On a GPU the host would have to wait for the answer; a task's places are checked when it is made.
-    if not tensors.reads_wait(point.device) and bool((distance > upper + fore + LIMIT).any()):
-        raise ValueError("the hand cannot reach an object that far away")
+    far, message = (distance > upper + fore + LIMIT).any(), "the hand cannot reach an object that far away"
+    if tensors.reads_wait(point.device):
+        torch._assert_async(~far, message)  # the GPU checks it, and the host does not wait for the answer
+    elif far:
+        raise ValueError(message)
     distance = distance.clamp(max=upper + fore)
     at_shoulder = ((upper**2 + distance.square() - fore**2) / (2 * upper * distance)).clamp(-1, 1).acos()
     to_elbow = torch.atan2(across, up) - at_shoulder  # from the vertical, the elbow above

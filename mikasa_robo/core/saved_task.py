@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mikasa_robo import tensors
+from mikasa_robo.workers.nested import map_leaves
 
 from . import saving
 from .hooks import TaskHooks, TaskState
@@ -28,13 +29,14 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
     def get_state_dict(self) -> dict[str, Any]:
         """The state of the simulation and the task, including t. A restored episode continues as the saved one would.
 
-        Up to rounding: 1e-6 in free motion. Where something is held, contacts begin anew, and states differ by up to 1e-2.
+        Free motion is the same up to rounding. Where something is held, contacts begin anew, and the two may drift apart.
         """
         task = saving.save_task(self._task_state, self._elapsed_steps, self._speeds)
         # ManiSkill gives the controllers' own tensors, which they write into.
         state = super().get_state_dict()
-        controller = {"controller": saving.copied(state["controller"])} if "controller" in state else {}
-        return {**state, **controller, "task": task}
+        if "controller" in state:
+            state["controller"] = map_leaves(torch.clone, state["controller"])
+        return {**state, "task": task}
 
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).

@@ -41,13 +41,6 @@ def to_tensors(saved: Mapping[str, Any], num_rows: int, device: torch.device, wh
     return made
 
 
-def copied(value: Any) -> Any:
-    """A copy of a nested dict of tensors, tensors included; other values as they are."""
-    if isinstance(value, Mapping):
-        return {name: copied(part) for name, part in value.items()}
-    return value.clone() if isinstance(value, Tensor) else value
-
-
 def in_order(index: Tensor, rows: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
     """``index`` (b,) in ascending order, as ManiSkill writes rows through a mask, and ``rows`` (b, …) accordingly."""
     index, order = index.sort()

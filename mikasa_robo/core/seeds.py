@@ -175,9 +175,8 @@ class SeededEnv(BatchedSimMixin):
                 # how many numbers an episode takes is known when they are drawn
                 self._to_skip[env] = key[2]
             if isinstance(seed, int):
-                self._np_random, self._np_random_seed = np_random(
-                    seed
-                )  # as Gymnasium's checker expects; no task uses it
+                # Gymnasium's checker expects it; no task uses it
+                self._np_random, self._np_random_seed = np_random(seed)
             # no task uses ManiSkill's own generators; reseeding some of them would change every environment
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
         with self._own_seeds():

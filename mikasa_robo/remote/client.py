@@ -17,7 +17,7 @@ from mikasa_robo.baselines.spaces import ActionLayout, Obs
 
 from .messages import PROTOCOL, MessageError, pack, read_actions, require_map, unpack
 
-__all__ = ["RemotePolicy", "RemotePolicyError", "read_address"]
+__all__ = ["RemotePolicy", "RemotePolicyError", "printable", "read_address"]
 
 SCHEME = "remote:"
 MOST_ANSWER_BYTES = 16 * 2**20
@@ -183,7 +183,7 @@ class RemotePolicy:
         except ConnectionClosed as error:
             raise self._lost(error) from error
         if isinstance(frame, str):
-            told = _printable(textwrap.shorten(frame.strip().splitlines()[-1] if frame.strip() else "nothing", 400))
+            told = printable(textwrap.shorten(frame.strip().splitlines()[-1] if frame.strip() else "nothing", 400))
             raise RemotePolicyError(f"{self.name} reports an error: {told}; mend the server, or what is sent to it")
         return unpack(frame)
 
@@ -196,12 +196,12 @@ class RemotePolicy:
         if error.rcvd is None:
             why = "it ended or no longer reads, or the network is down"
         else:
-            why = f"code {error.rcvd.code}{error.rcvd.reason and ', ' + _printable(error.rcvd.reason)}"
+            why = f"code {error.rcvd.code}{error.rcvd.reason and ', ' + printable(error.rcvd.reason)}"
             if error.rcvd.code == 1009:
                 why += ": the frame is too long for the server; use fewer --num-envs"
         return RemotePolicyError(f"{self.name} closed the connection ({why}); start the server again")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """``text`` without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
