@@ -90,17 +90,19 @@ class Arm:
         Args:
             q: (N, 7) joint angles, rad.
         """
-        turn = q.new_zeros(*q.shape, 4, 4)
-        turn[..., 0, 0] = turn[..., 1, 1] = q.cos()
-        turn[..., 1, 0] = q.sin()
-        turn[..., 0, 1] = -turn[..., 1, 0]
-        turn[..., 2, 2] = turn[..., 3, 3] = 1.0
-        steps = (self._fixed @ turn).unbind(1)
+        return self._kinematics(q)[1]
+
+    def _kinematics(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Pose of the TCP (N, 4, 4) in the frame of the robot's base, and its `jacobian`, for joint angles (N, 7), rad."""
+        # A turn about z mixes the first two columns of what lies before a joint. That is cheaper than a product of matrices.
+        x, y, z, origin = self._fixed.expand(len(q), -1, -1, -1).unbind(-1)
+        cos, sin = q.cos()[..., None], q.sin()[..., None]
+        steps = torch.stack([cos * x + sin * y, cos * y - sin * x, z, origin], dim=-1).unbind(1)
         poses = torch.stack(list(itertools.accumulate(steps, torch.matmul)), dim=1)  # (N, 7, 4, 4)
         axes, origins = poses[..., :3, 2], poses[..., :3, 3]  # joints turn about their z axes
         tip = poses[:, -1] @ self._tool
         lever = tip[:, None, :3, 3] - origins
-        return torch.cat([torch.linalg.cross(axes, lever), axes], dim=-1).transpose(1, 2)
+        return tip, torch.cat([torch.linalg.cross(axes, lever), axes], dim=-1).transpose(1, 2)
 
     def solve(self, position: Tensor, yaw: Tensor, rounds: int = 40) -> tuple[Tensor, Tensor]:
         """Joint angles for a gripper that points straight down.
@@ -119,10 +121,9 @@ class Arm:
         q[:, 0] = torch.atan2(position[:, 1], position[:, 0] - ROBOT_BASE_X)
         q[:, -1] = q[:, -1] + q[:, 0] - yaw
         for _ in range(rounds):
-            matrix = self._chain.forward_kinematics(q).get_matrix()
-            present = matrix_to_quaternion(matrix[:, :3, :3])
-            error = torch.cat([position - base - matrix[:, :3, 3], rotation_vector(wanted, present)], dim=1)
-            jacobian = self.jacobian(q)
+            tip, jacobian = self._kinematics(q)
+            present = matrix_to_quaternion(tip[:, :3, :3])
+            error = torch.cat([position - base - tip[:, :3, 3], rotation_vector(wanted, present)], dim=1)
             square = jacobian @ jacobian.transpose(1, 2) + 1e-3 * torch.eye(6, device=q.device)
             inverse = jacobian.transpose(1, 2) @ torch.linalg.inv(square)
             step = (inverse @ error[..., None])[..., 0].clamp(-0.3, 0.3)

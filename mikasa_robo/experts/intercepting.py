@@ -134,23 +134,21 @@ class InterceptSkill(Skill):
         arrival = -torch.log((1 - way * DAMPING / vy).clamp(min=1e-6)) / DAMPING - elapsed[:, None]
         x = ball[:, :1] + vx / vy * way
         place = torch.stack([x, places.expand(n, -1), torch.full_like(x, LOW)], dim=-1).reshape(-1, 3)
-        postures, slacks = [], []
-        for sign in (1.0, -1.0):
-            yaw = torch.full((n * count,), sign * math.pi / 2, device=self.device)
-            q, error = self.arm.solve(place, yaw)
-            turn = (q.reshape(n, count, -1) - q0[:, None]).abs().amax(dim=-1)
-            wrong = (error > 0.005) | (q[:, -1].abs() > 2.8)
-            slack = arrival - turn / JOINT_SPEED - DELAY
-            slacks.append(torch.where(wrong.reshape(n, count) | (way < 0), -10.0, slack))
-            postures.append(q.reshape(n, count, -1))
-        slack = torch.cat(slacks, dim=1)  # (b, 2G)
+        signs = torch.tensor([1.0, -1.0], device=self.device)
+        yaw = (signs * math.pi / 2).repeat_interleave(n * count)
+        q, error = self.arm.solve(place.repeat(2, 1), yaw)
+        turn = (q.reshape(2, n, count, -1) - q0[:, None]).abs().amax(dim=-1)
+        wrong = ((error > 0.005) | (q[:, -1].abs() > 2.8)).reshape(2, n, count)
+        slack = torch.where(wrong | (way < 0), -10.0, arrival - turn / JOINT_SPEED - DELAY)
+        slack = slack.transpose(0, 1).flatten(1)  # (b, 2G)
+        postures = q.reshape(2, n, count, -1).transpose(0, 1).flatten(1, 2)  # (b, 2G, 7)
         arrivals = arrival.repeat(1, 2)
         # the earliest place that is reached in time, or else the one that is missed by the least; where the ball is hidden,
         # the place that it reaches as it comes on view: one that is stopped out of sight may roll away
         wait = (arrivals - (self._blank_end - elapsed[:, None]) - SIGHT).abs() if self._hidden else arrivals
         best = torch.where(slack > 0, wait, 100 - slack).argmin(dim=1)
         row = torch.arange(n, device=self.device)
-        self._posture[rows] = torch.cat(postures, dim=1)[row, best]
+        self._posture[rows] = postures[row, best]
         self._yaw[rows] = torch.where(best < count, 1.0, -1.0) * math.pi / 2
         self._planned[rows] = cue[rows]
         self._arrival[rows] = arrivals[row, best]
