@@ -37,6 +37,7 @@ from mikasa_robo.experts.skill import History, View
 from mikasa_robo.experts.taking_back import TakeItBackSkill
 from mikasa_robo.tasks.take_it_back import (
     HALF_SIZE,
+    LEG,
     TakeItBack,
     TakeItBackState,
     sample_start_and_goal,
@@ -326,7 +327,22 @@ def test_reaching_the_goal_is_never_punished(env: Env) -> None:
     # and being carried over the disc pays less than lying on it
     s.reached[:] = False
     look.objects[:, CUBE, 2] += 0.05
-    assert bool((task.reward_terms(s, look)["progress"] < 0.5 - 0.05).all())
+    assert bool((task.reward_terms(s, look)["progress"] < LEG - 0.04).all())
+
+
+def test_a_cube_that_was_carried_past_the_goal_or_lifted_earns_by_coming_back(env: Env) -> None:
+    """A policy that PPO had learnt stayed there: it lost nothing by carrying the cube on."""
+    task, s = task_of(env), fresh()
+    s.reached[:] = True
+    start = s.start[:, :2].clone()
+    last = torch.full((MANY,), -1.0)
+    for part in torch.linspace(1.5, 0, 16):
+        look = step_data(start + part * (s.goal - start), joint_speed=0.5)
+        look.objects[:, CUBE, 2] += 0.2 * part  # lifted, and lowered on its way
+        reward = paid(task, s, look)
+        rises = (reward > last + 1e-3) | (task._to_region(s, look) == 0)
+        assert bool(rises.all()), part
+        last = reward
 
 
 def test_standing_still_pays_little_before_the_cube_is_back(env: Env) -> None:

@@ -31,6 +31,7 @@ GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region, whose centres are at least 0.15 m apart
 MIN_TOLERANCE = 0.005  # m, of the goal's centre
+LEG = 0.4  # what the way to the goal is worth of the reward's progress, and the way back
 
 
 @dataclass
@@ -217,16 +218,22 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         }
 
     def reward_terms(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
-        """``progress`` counts both legs, half each, so that reaching the goal never costs anything."""
+        """The unweighted terms; see the class for what each of them pays for.
+
+        ``progress`` pays `LEG` for each leg and the rest for reaching the goal, so that this never costs anything. On the
+        way back it also falls where the cube is farther from its start than the goal is: a cube that was carried past the
+        disc, or was lifted from it, must earn by coming closer.
+        """
         way_there = length(s.goal - s.returned[:, :2])
         way_back = length(s.goal - s.start[:, :2])
         there = 1 - self._to_middle(s, data) / (way_there - self.goal_tolerance)
-        back = 1 - self._to_region(s, data) / (way_back - self.region_radius)
+        left = self._to_region(s, data) / (way_back - self.region_radius)
+        back = (1 - LEG * left.clamp(max=1)) / left.clamp(min=1)
         arrived = s.reached & (self._to_region(s, data) == 0)
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": s.grasped.to(way_back.dtype),
-            "progress": torch.where(s.reached, 1 + back.clamp(min=0), there.clamp(min=0)) / 2,
+            "progress": torch.where(s.reached, back, LEG * there.clamp(min=0)),
             "still": rewards.still_when(arrived, data.joint_speed, data.responding),
         }
 
