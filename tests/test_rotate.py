@@ -529,6 +529,21 @@ def test_the_reward_rises_all_the_way_from_either_side(tasks: dict[str, Rotate],
         assert float(last.max()) < 0.5 * rewards.maximum(task.reward_scales)
 
 
+def test_a_peg_that_was_turned_too_far_earns_by_being_turned_back(tasks: dict[str, Rotate]) -> None:
+    """However small the angle is: where the reward is flat, nothing tells a policy to turn back."""
+    task, s = tasks["lenient"], fresh()
+    small = s.target.abs() < 0.3
+    assert int(small.sum()) >= 20
+    last = torch.full((COUNT,), -1.0)
+    for extra in (0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0):  # rad beyond the target
+        wanted = s.target + extra * s.target.sign()
+        progress = task.reward_terms(s, turn_by(task, s, wanted))["progress"]
+        assert bool((progress > last + 0.05).all()), extra
+        assert bool((progress > 0.1).all()), extra
+        last = progress
+    assert torch.allclose(last, torch.ones(COUNT), atol=0.02)
+
+
 def test_strictly_a_peg_pays_less_away_from_its_place_or_on_its_side(tasks: dict[str, Rotate]) -> None:
     task, s = tasks["strict"], fresh()
     now = go(task, s, s.start)

@@ -37,6 +37,7 @@ joint cannot turn farther."""
 NEAR = 0.05  # m, largest distance of the peg's centre from where it was when acting began, in x and in y (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
+BEYOND = math.pi / 4  # rad, how far beyond the target the reward's progress falls to 0 at the earliest
 STANDING = 0.1  # a peg whose unit axis is shorter than this, seen from above, stands on end and has no heading
 
 
@@ -180,10 +181,11 @@ class Rotate(MemoryEnv[RotateState]):
     long axis is more than 0.1 rad from where it came back, and not at its goal. Oracle: what remains to be turned the
     shorter way, in [-π/2, π/2).
 
-    Dense reward: ``progress`` is the share of the angle that has been turned; it falls again beyond the target. It pays
-    nothing before the peg has been turned, however small the angle is. ``align`` pays for a hand with its fingers on both
-    long sides. RotateStrict's ``place`` is ``progress`` times the nearness to the start, so that to leave the peg where it
-    is earns nothing either. ``still`` pays once the peg is turned (Strict: in place and level).
+    Dense reward: ``progress`` is the share of the angle that has been turned; it falls again beyond the target, to 0 at
+    `BEYOND` or at the angle itself, whichever is more. It pays nothing before the peg has been turned, however small the
+    angle is. ``align`` pays for a hand with its fingers on both long sides. RotateStrict's ``place`` is ``progress`` times
+    the nearness to the start, so that to leave the peg where it is earns nothing either. ``still`` pays once the peg is
+    turned (Strict: in place and level).
 
     Args:
         both_ways: whether the prompted angle may be clockwise.
@@ -297,7 +299,10 @@ class Rotate(MemoryEnv[RotateState]):
         """The unweighted terms; see the class for what each of them pays for."""
         peg = data.objects[:, 0]
         done = self._facing(s)
-        progress = (1 - self._remaining(s).abs() / s.goal.abs()).clamp(min=0)
+        remaining, way = self._remaining(s), s.goal.abs()
+        # A peg that was turned too far must earn by being turned back, however small the angle was.
+        way = torch.where(remaining * s.goal < 0, way.clamp(min=BEYOND), way)
+        progress = (1 - remaining.abs() / way).clamp(min=0)
         if self.strict:
             done = done & stays_in_place(s.returned, peg) & is_level(peg)
         terms = {
