@@ -11,37 +11,27 @@ performance profiles. With ``--columns variant`` the columns are the variants of
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
 
-from mikasa_robo.baselines.files import write_atomically
-from mikasa_robo.baselines.loggers import short_revision
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import wilson_interval
+from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.intervals import aggregate
 from mikasa_robo.tools.output import put_between_marks
-from mikasa_robo.tools.plot import read_column, read_progress
-from mikasa_robo.tools.sweep import Plan, PlannedRun, SweepError, finished_folder, read_plan
+from mikasa_robo.tools.sweep_plan import Plan, SweepError, read_plan
+from mikasa_robo.tools.sweep_rows import Row, delay_of, gather, memory_of, read_csv, write_csv
 
 MARK = "<!-- memory-table -->"
 SHORT = 8
 """Tasks in the table of the README."""
-GRADIENT_STEPS = ("imitation/total_updates",)
-"""Columns of progress.csv with the gradient steps so far; PPO has none."""
-
-
-OPTIONAL = ("delay", "gradient_steps", "successes")
-"""Columns of the CSV that may be empty."""
 
 
 @dataclass
@@ -62,175 +52,20 @@ class Options:
     """A Markdown file that gets the first rows between its two lines `<!-- memory-table -->`."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One finished run, a row of the CSV."""
-
-    env_id: str
-    variant: str
-    memory: str
-    delay: int | None
-    """``delay_steps`` where the sweep sets it."""
-    seed: int
-    env_steps: int
-    gradient_steps: int | None
-    episodes: int
-    """Of the final evaluation."""
-    successes: int | None
-    """None where the task has no success."""
-    mean_return: float
-    seconds: float
-    revision: str
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What tells it from other runs."""
-        return self.env_id, self.variant, self.seed
-
-    @property
-    def score(self) -> float:
-        """Success rate, or mean return where there is no success."""
-        return self.mean_return if self.successes is None else self.successes / self.episodes
-
-
 Line = tuple[str, "int | None"]
 """A line of the table: ID and delay."""
 Cells = Mapping[tuple[Line, str], Sequence[Row]]
 """The runs by line and memory."""
 
 
-def delay_of(run: PlannedRun) -> int | None:
-    """``delay_steps`` of a run, where the sweep sets it.
-
-    Raises:
-        SystemExit: it is no whole number.
-    """
-    words = run.options.get("env_kwargs", ())
-    words = [words] if isinstance(words, str) else words  # a plan made by hand may hold a single one
-    found = [text for name, _, text in (str(word).partition("=") for word in words) if name == "delay_steps"]
-    try:
-        return int(found[-1]) if found else None
-    except ValueError as error:
-        raise SystemExit(
-            f"{run.name}: delay_steps={found[-1]} is not a whole number; write one in the sweep"
-        ) from error
-
-
-def memory_of(run: PlannedRun) -> str:
-    """The memory of a run; the name of its variant where it has no such option."""
-    return str(run.options.get("memory", run.label))
+def lines_of(plan: Plan) -> list[Line]:
+    """The lines of the table, in the order of the plan."""
+    return list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
 
 
 def columns_of(plan: Plan, columns: str) -> list[str]:
     """The columns of the table, in the order of the plan."""
     return list(dict.fromkeys(run.label if columns == "variant" else memory_of(run) for run in plan.runs))
-
-
-def read_run(run: PlannedRun, folder: Path) -> Row:
-    """The row of a finished run.
-
-    Raises:
-        SystemExit: its result lacks something.
-    """
-    try:
-        return _row_of(run, folder, json.loads((folder / "final_eval.json").read_text()))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise SystemExit(f"{folder / 'final_eval.json'} is broken ({reason}); move that folder away") from error
-
-
-def _row_of(run: PlannedRun, folder: Path, result: Mapping[str, Any]) -> Row:
-    final, git = result["final"], result.get("git")
-    steps = [values for name in GRADIENT_STEPS if (values := read_column(read_progress(folder), name)[1])]
-    success = final.get("success_once")
-    return Row(
-        env_id=run.task,
-        variant=run.label,
-        memory=memory_of(run),
-        delay=delay_of(run),
-        seed=run.seed,
-        env_steps=0 if result["args"].get("dataset") else int(result["training_steps"]),  # nothing was played
-        gradient_steps=int(steps[0][-1]) if steps else None,
-        episodes=int(final["episodes"]),
-        successes=None if success is None else round(success * final["episodes"]),
-        mean_return=round(float(final["return"]), 4),
-        seconds=float(result["wall_time_s"]),
-        revision=short_revision(git),
-    )
-
-
-def read_csv(path: Path) -> list[Row]:
-    """The rows of a CSV, which need not exist.
-
-    Raises:
-        SystemExit: it holds something else, or a cell that has to be there is missing or cannot be read.
-    """
-    if not path.exists():
-        return []
-    names = [field.name for field in fields(Row)]
-    kinds: dict[str, Callable[[str], Any]] = dict.fromkeys(names, int)
-    kinds |= dict.fromkeys(("env_id", "variant", "memory", "revision"), str)
-    kinds |= {"mean_return": float, "seconds": float}
-    try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            if list(reader.fieldnames or ()) != names:
-                raise SystemExit(f"--csv {path} has other columns than {', '.join(names)}; name another file")
-            return [_read_row(row, kinds, f"--csv {path}, line {reader.line_num}") for row in reader]
-    except OSError as error:
-        raise SystemExit(f"--csv {path} cannot be read: {error.strerror}; name a CSV file") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise SystemExit(f"--csv {path} is no CSV file ({error}); name another file") from error
-
-
-def _read_row(row: Mapping[str, str | None], kinds: Mapping[str, Callable[[str], Any]], where: str) -> Row:
-    """A row of the CSV; ``where`` says which, for the error."""
-    fix = "correct the line, or remove it and run the script again with the run's folder in place"
-    if set(row) != set(kinds):  # DictReader puts what is too much under None
-        raise SystemExit(f"{where} has more cells than there are columns; {fix}")
-    values: dict[str, Any] = {}
-    for name, text in row.items():
-        if not text and name not in OPTIONAL:
-            raise SystemExit(f"{where} has no {name}; {fix}")
-        try:
-            values[name] = kinds[name](text) if text else None
-        except ValueError as error:
-            raise SystemExit(f"{where}: {name} = {text!r} is not a number of its kind; {fix}") from error
-    if values["episodes"] < 1:
-        raise SystemExit(f"{where}: episodes = {values['episodes']} is less than 1; {fix}")
-    return Row(**values)
-
-
-def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Replaces the CSV at once: it may be all that is left of the runs, and a full disk must not cost them.
-
-    Raises:
-        SystemExit: it cannot be written. The older one is left as it is.
-    """
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, [field.name for field in fields(Row)])
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.getvalue().encode())
-    except OSError as error:
-        raise SystemExit(
-            f"--csv {path} cannot be written: {error.strerror}; what it held is unchanged: make room, or name another file"
-        ) from error
-
-
-def gather(plan: Plan, known: Sequence[Row]) -> list[Row]:
-    """``known`` and the finished runs that are not among them, in the order of the plan; rows of other runs come last."""
-    by_key = {row.key: row for row in known}
-    found: dict[tuple[str, str, int], Row] = {}
-    for run in plan.runs:
-        key = run.task, run.label, run.seed
-        if key in by_key:
-            found[key] = by_key.pop(key)
-        elif (folder := finished_folder(plan.out, run)) is not None:
-            found[key] = read_run(run, folder)
-    return [*found.values(), *by_key.values()]
 
 
 def in_cells(rows: Iterable[Row]) -> Cells:
@@ -254,14 +89,20 @@ def in_words(rows: Sequence[Row] | None) -> str:
     return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
+def are_robots(lines: Sequence[Line]) -> bool:
+    """Whether all lines are tasks of mikasa_robo, which have a kind, a chance and a success."""
+    return all(env_id in CATALOG for env_id, _ in lines)
+
+
 def told_chance(env_id: str) -> str:
     """Success of a guess in per cent; a dash where it is not known."""
     bound = chance(CATALOG[env_id]) if env_id in CATALOG else None
     return "-" if bound is None else f"{100 * bound:.3g}"
 
 
-def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str], is_robot: bool) -> list[str]:
+def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
     """Task against memory, in Markdown; lines without any run are left out."""
+    is_robot = are_robots(lines)
     delays = any(delay is not None for _, delay in lines)
     head = ["ID", *(["kind", "chance"] if is_robot else []), *(["delay"] if delays else []), *memories]
     text = ["| " + " | ".join(head) + " |", "|---|" + "---|" * is_robot + "---:|" * (len(head) - 1 - is_robot)]
@@ -347,9 +188,8 @@ def what_is_missing(plan: Plan, rows: Sequence[Row]) -> str:
 
 def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, columns: str = "memory") -> str:
     """The Markdown file."""
-    lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
-    memories = columns_of(plan, columns)
-    cells, is_robot = in_cells(rows), all(task in CATALOG for task, _ in lines)
+    lines, memories, cells = lines_of(plan), columns_of(plan, columns), in_cells(rows)
+    is_robot = are_robots(lines)
     seeds = sorted({len(found) for found in cells.values()})
     told = " or ".join(map(str, seeds))
     what = (
@@ -364,7 +204,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
         f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}",
         "",
     ]
-    text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories, is_robot), ""]
+    text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories), ""]
     if is_robot and not any(delay is not None for _, delay in lines):
         text += ["## Over tasks", "", "Interquartile mean of success over tasks and runs; the interval is a stratified"]
         text += ["bootstrap over runs (rliable), and missing where a cell has one run only.", ""]
@@ -384,8 +224,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
-    cells = in_cells(row for row in rows if row.successes is not None)
+    lines, cells = lines_of(plan), in_cells(row for row in rows if row.successes is not None)
     memories = [name for name in columns_of(plan, columns) if any(name == other for _, other in cells)]
     figure, axes = plt.subplots(figsize=(6, 4))
     if any(delay is not None for _, delay in lines):
@@ -424,23 +263,35 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command."""
+    """Run the command."""
     options = tyro.cli(Options, args=argv)
+    try:
+        publish(options)
+    except SweepError as error:
+        raise SystemExit(f"{options.sweep}: {error}") from error
+    except OptionError as error:
+        raise SystemExit(str(error)) from error
+
+
+def publish(options: Options) -> None:
+    """Continue the CSV, and write what is made of it.
+
+    Raises:
+        SweepError: the sweep's file cannot be used, or a folder holds another run than it says.
+        OptionError: another file cannot be used, or there is no run.
+    """
     table = options.csv or options.sweep.with_suffix(".csv")
     markdown = options.markdown or options.sweep.with_suffix(".md")
     picture = options.picture or options.sweep.with_suffix(".png")
-    try:
-        plan = read_plan(options.sweep)
-        known = read_csv(table)
-        rows = gather(plan, known)
-    except SweepError as error:
-        raise SystemExit(f"{options.sweep}: {error}") from error
+    plan = read_plan(options.sweep)
+    known = read_csv(table)
+    rows = gather(plan, known)
     new = len(rows) - len(known)
     own = {(run.task, run.label) for run in plan.runs}
     own_rows = [row for row in rows if (row.env_id, row.variant) in own]
     if not own_rows:
         others = f" ({len(rows)} of other sweeps)" if rows else ""
-        raise SystemExit(
+        raise OptionError(
             f"no run of {options.sweep} is finished in {plan.out}, and {table} holds none{others}; "
             "run the sweep first, or name the CSV of this sweep with --csv"
         )
@@ -451,14 +302,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     draw(plan, rows, picture, options.columns)
     markdown.write_text(document(plan, rows, options.sweep, picture, options.columns))
     if options.readme is not None:
-        lines = list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
-        memories = columns_of(plan, options.columns)
-        is_robot = all(task in CATALOG for task, _ in lines)
-        block = "\n".join(main_table(in_cells(rows), lines, memories, is_robot)[: 2 + SHORT])
+        lines = main_table(in_cells(rows), lines_of(plan), columns_of(plan, options.columns))[: 2 + SHORT]
         try:
-            put_between_marks(options.readme, MARK, f"{block}\n")
+            put_between_marks(options.readme, MARK, "\n".join(lines) + "\n")
         except ValueError as error:
-            raise SystemExit(f"--readme {error}") from error
+            raise OptionError(f"--readme {error}") from error
     print(f"{len(rows)} runs, {new} of them new: {table}, {markdown}")
     print(what_is_missing(plan, rows))
 

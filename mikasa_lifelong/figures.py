@@ -1,11 +1,12 @@
-"""The figures of a report, each with a CSV file of the numbers that it shows."""
+"""The figures of a report, each with a CSV file of the numbers that it shows. Nothing is written here."""
 
 from __future__ import annotations
 
 import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,18 @@ import numpy as np
 from .record import AFTER, Record
 from .stats import Summary
 
-__all__ = ["draw_bars", "draw_curves", "draw_radar", "radar_scores"]
+__all__ = ["Figure", "csv_of", "draw_bars", "draw_curves", "draw_radar", "radar_scores"]
 
 Cells = Mapping[str, Mapping[str, Summary]]
 """Metric, learner: mean and interval."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The contents of two files."""
+
+    png: bytes
+    csv: bytes
 
 
 def _pyplot() -> Any:
@@ -28,11 +37,26 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    with path.open("x", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
+def csv_of(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """The content of a CSV file."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue().encode(errors="backslashreplace")  # JSON may hold what is not UTF-8
+
+
+def _png_of(figure: Any) -> bytes:
+    image = io.BytesIO()
+    figure.savefig(image, dpi=100, format="png")
+    _pyplot().close(figure)
+    return image.getvalue()
+
+
+def _label(name: str) -> str:
+    """A name from a file as matplotlib shows it as it is: a pair of $ would be a formula, a "_" in front a hidden entry."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in name).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def radar_scores(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, bool]) -> dict[str, dict[str, float]]:
@@ -58,42 +82,39 @@ def radar_scores(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, 
     return scores
 
 
-def draw_radar(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, bool], path: Path) -> bool:
-    """Draw one polygon for each learner; returns False, and draws nothing, for fewer than two learners or three axes."""
+def draw_radar(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, bool]) -> Figure | None:
+    """Draw one polygon for each learner; None for fewer than two learners or three axes."""
     scores = radar_scores(cells, better)
     learners = list(next(iter(scores.values()), {}))
     if len(scores) < 3 or len(learners) < 2:
-        return False
+        return None
     axes_names = list(scores)
-    rows = [(learner, *(scores[name][learner] for name in axes_names)) for learner in learners]
-    _write_csv(path.with_suffix(".csv"), ("learner", *axes_names), rows)
     pyplot = _pyplot()
     angles = np.linspace(0, 2 * math.pi, len(axes_names), endpoint=False)
     figure = pyplot.figure(figsize=(8, 6))
     axes = figure.add_axes((0.08, 0.08, 0.63, 0.84), projection="polar")  # room for the names around it, and the legend
-    for i, (learner, *values) in enumerate(rows):
+    for i, learner in enumerate(learners):
+        values = [scores[name][learner] for name in axes_names]
         style = ("-", "--", ":")[i // 10 % 3]
         closed = [*values, values[0]]
-        axes.plot([*angles, angles[0]], closed, style, color=f"C{i % 10}", label=learner)
+        axes.plot([*angles, angles[0]], closed, style, color=f"C{i % 10}", label=_label(learner))
         axes.fill([*angles, angles[0]], closed, color=f"C{i % 10}", alpha=0.05)
     axes.set_xticks(angles, axes_names)
     axes.set_yticks([0, 0.5, 1], ["worst", "", "best"], fontsize="small")
     axes.tick_params(axis="x", pad=12)
     axes.set_ylim(0, 1.05)
     figure.legend(loc="center right", fontsize="small")
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
-    return True
+    rows = [(learner, *(scores[name][learner] for name in axes_names)) for learner in learners]
+    return Figure(_png_of(figure), csv_of(("learner", *axes_names), rows))
 
 
-def draw_bars(cells: Cells, titles: Mapping[str, str], path: Path) -> None:
+def draw_bars(cells: Cells, titles: Mapping[str, str]) -> Figure:
     """Draw a panel for each metric with a bar and its interval for each learner."""
     rows = [
         (name, learner, s.mean, s.low, s.high, s.runs)
         for name, by_learner in cells.items()
         for learner, s in by_learner.items()
     ]
-    _write_csv(path.with_suffix(".csv"), ("metric", "learner", "mean", "low", "high", "runs"), rows)
     pyplot = _pyplot()
     columns = min(3, len(cells))
     lines = math.ceil(len(cells) / columns)
@@ -109,11 +130,10 @@ def draw_bars(cells: Cells, titles: Mapping[str, str], path: Path) -> None:
         for x, s in enumerate(shown.values()):
             if not math.isnan(s.low):
                 axes.plot([x, x], [s.low, s.high], color="black", linewidth=1)
-        axes.set_xticks(range(len(shown)), list(shown), rotation=60, ha="right", fontsize="small")
+        axes.set_xticks(range(len(shown)), list(map(_label, shown)), rotation=60, ha="right", fontsize="small")
         axes.set_title(titles[name])
         axes.grid(alpha=0.3, axis="y")
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
+    return Figure(_png_of(figure), csv_of(("metric", "learner", "mean", "low", "high", "runs"), rows))
 
 
 def task_curve(record: Record, task: int) -> tuple[list[float], list[float]]:
@@ -128,12 +148,11 @@ def task_curve(record: Record, task: int) -> tuple[list[float], list[float]]:
     return sorted(points), [points[at] for at in sorted(points)]
 
 
-def draw_curves(records: Mapping[str, Mapping[int, Record]], path: Path) -> None:
+def draw_curves(records: Mapping[str, Mapping[int, Record]]) -> Figure:
     """Draw a panel for each task of one stream with a line for each learner: the mean over seeds against the stage.
 
     Args:
         records: learner, seed: record.
-        path: the picture.
     """
     first = next(iter(next(iter(records.values())).values()))
     K = len(first.tasks)
@@ -153,15 +172,13 @@ def draw_curves(records: Mapping[str, Mapping[int, Record]], path: Path) -> None
             common = [at for at in curves[0][0] if all(at in other for other, _ in curves)]
             means = [float(np.mean([dict(zip(*curve, strict=True))[at] for curve in curves])) for at in common]
             style = ("-", "--", ":")[i // 10 % 3]
-            axes.plot(common, means, style, color=f"C{i % 10}", label=learner, linewidth=1.2)
+            axes.plot(common, means, style, color=f"C{i % 10}", label=_label(learner), linewidth=1.2)
             rows += [
                 (k + 1, first.tasks[k], learner, at, value, len(curves))
                 for at, value in zip(common, means, strict=True)
             ]
-        axes.set(title=f"{k + 1}: {first.tasks[k]}", xlabel="stage", ylim=(-0.02, 1.02))
+        axes.set(title=f"{k + 1}: {_label(first.tasks[k])}", xlabel="stage", ylim=(-0.02, 1.02))
         axes.grid(alpha=0.3)
-    _write_csv(path.with_suffix(".csv"), ("place", "task", "learner", "stage", "mean", "runs"), rows)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(7, len(labels)), fontsize="small")
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
+    return Figure(_png_of(figure), csv_of(("place", "task", "learner", "stage", "mean", "runs"), rows))

@@ -7,8 +7,8 @@ A run counts once it is complete. Others are listed with what they lack.
 
 from __future__ import annotations
 
-import csv
 import math
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ from typing import Annotated
 
 import numpy as np
 import tyro
+
+from mikasa_robo.tools.html import as_code, as_text, to_html
 
 from . import figures, metrics
 from .collection import BEST, COLUMNS, SCRATCH, Collection, Column, collect, values_of
@@ -115,7 +117,7 @@ class _Table:
             elif best is not None and not differs(*(self.values[stream, n, "per"] for n in (learner, learners[best]))):
                 runs = [len(self.values[stream, n, "per"]) for n in (learner, learners[best])]
                 cells[0] += SAME_MARK if min(runs) > 1 else ""
-            rows.append((learner, str(len(self.collection.runs[stream][learner])), *cells))
+            rows.append((as_text(learner), str(len(self.collection.runs[stream][learner])), *cells))
         return _lines(("Learner", "Seeds", *(column.title for column in COLUMNS)), rows)
 
     def strength_lines(self, stream: str) -> list[str]:
@@ -132,7 +134,7 @@ class _Table:
                 runs = several[learner].get(strength, {})
                 (summary,) = summarise([[metrics.per(record.array()) for record in runs.values()]])
                 cells.append(f"**{_show(NAV[0], summary)}**" if strength == best else _show(NAV[0], summary))
-            rows.append((learner, *cells))
+            rows.append((as_text(learner), *cells))
         text = "PER by strength λ. The best is bold; as these numbers choose it, it looks better than it is."
         return [text, "", *_lines(("Learner", *(f"λ = {strength:g}" for strength in known)), rows)]
 
@@ -140,13 +142,15 @@ class _Table:
         """The table of all streams: PER of each, then the means of all metrics."""
         header = (
             "Learner",
-            *(f"PER {stream}" for stream in self.streams),
+            *(f"PER {as_text(stream)}" for stream in self.streams),
             *(f"{column.title}, mean" for column in NAV),
         )
         rows = []
         for learner in self.learners:
             each = [_show(NAV[0], self.summary(stream, learner, NAV[0])) for stream in self.streams]
-            rows.append((learner, *each, *(_show(column, self.over_streams(learner, column)) for column in NAV)))
+            rows.append(
+                (as_text(learner), *each, *(_show(column, self.over_streams(learner, column)) for column in NAV))
+            )
         return _lines(header, rows)
 
     @staticmethod
@@ -167,18 +171,18 @@ def write_report(collection: Collection, out: Path) -> Path:
         mikasa_robo.tools.env_ids.OptionError: ``out`` cannot be used, or a file exists. Nothing has been written.
         ModuleNotFoundError: rliable, matplotlib or Python-Markdown is not installed.
     """
+    from mikasa_robo.baselines.files import write_atomically
     from mikasa_robo.tools.extras import require_modules
-    from mikasa_robo.tools.html import to_html
     from mikasa_robo.tools.output import require_new_files
 
     table = _Table(collection)
     report, page, runs = out / "report.md", out / "report.html", out / "runs.csv"
     radar, bars = out / "radar.png", out / "bars.png"
-    curves = {stream: out / f"curves-{stream}.png" for stream in table.streams}
+    curves = {stream: out / f"curves-{name}.png" for stream, name in _file_names(table.streams).items()}
     pictures = [radar, bars, *curves.values()]
     require_new_files(out, [report, page, runs, *pictures, *(path.with_suffix(".csv") for path in pictures)])
     require_modules("report", "rliable", "matplotlib", "markdown")
-    out.mkdir(parents=True, exist_ok=True)
+    drawn: dict[Path, figures.Figure] = {}
     lines = [
         "# Across tasks",
         "",
@@ -194,33 +198,52 @@ def write_report(collection: Collection, out: Path) -> Path:
         lines += ["## All streams", "", *table.mean_lines()]
     for stream in table.streams:
         record = next(iter(next(iter(collection.runs[stream].values())).values()))
-        lines += [f"## {stream}", "", "Tasks: " + ", ".join(record.tasks) + ".", "", *table.stream_lines(stream)]
+        title, tasks = as_text(stream), as_text(", ".join(record.tasks))
+        lines += [f"## {title}", "", f"Tasks: {tasks}.", "", *table.stream_lines(stream)]
         lines += table.strength_lines(stream)
-        figures.draw_curves(_ordered(table, stream), curves[stream])
-        lines += [f"![success on each task of {stream}]({curves[stream].name})", ""]
+        drawn[curves[stream]] = figures.draw_curves(_ordered(table, stream))
+        lines += [f"![success on each task of {title}]({curves[stream].name})", ""]
     if table.streams:
         cells = {c.name: {n: table.over_streams(n, c) for n in table.learners} for c in NAV}
-        figures.draw_bars(cells, {c.name: c.title for c in NAV}, bars)
+        drawn[bars] = figures.draw_bars(cells, {c.name: c.title for c in NAV})
         lines += ["## Figures", "", "Means over all streams.", "", f"![bars]({bars.name})", ""]
         # A learner that lacks a metric, such as joint, would take the axis from all others.
         complete = [n for n in table.learners if not any(math.isnan(cells[c.name][n].mean) for c in NAV)]
         if len(complete) < 2:
             complete = [n for n in table.learners if not math.isnan(cells["per"][n].mean)]
         points = {c.title: {n: cells[c.name][n].mean for n in complete} for c in NAV}
-        if figures.draw_radar(points, {c.title: c.higher_is_better for c in NAV}, radar):
+        if (figure := figures.draw_radar(points, {c.title: c.higher_is_better for c in NAV})) is not None:
+            drawn[radar] = figure
             text = "Each axis runs from the worst learner to the best; where less is better it is reversed."
             lines += [text, "", f"![radar]({radar.name})", ""]
-    notes = [*dict.fromkeys(table.notes), *(f"`{path}`: {why}" for path, why in collection.problems)]
+    notes = [as_text(note) for note in dict.fromkeys(table.notes)]
+    notes += [f"{as_code(str(path))}: {as_text(why)}" for path, why in collection.problems]
     if notes:
         lines += ["## Problems", "", *(f"- {note}" for note in notes), ""]
     if not table.streams:
         lines += ["No complete run was found.", ""]
-    _write_runs(collection, table, runs)
     text = "\n".join(lines)
-    for path, content in ((report, text), (page, to_html(text, out))):
-        with path.open("x") as file:
-            file.write(content)
+    # All is made before the first file is: half a report would be in the way.
+    contents = {runs: _runs_csv(collection, table)}
+    for path, figure in drawn.items():
+        contents |= {path: figure.png, path.with_suffix(".csv"): figure.csv}
+    html = to_html(text, {path.name: figure.png for path, figure in drawn.items()})
+    contents |= {path: content.encode(errors="backslashreplace") for path, content in ((report, text), (page, html))}
+    out.mkdir(parents=True, exist_ok=True)
+    for path, data in contents.items():
+        write_atomically(path, data, overwrite=False)
     return report
+
+
+def _file_names(streams: Sequence[str]) -> dict[str, str]:
+    """A part of a file's name for each stream: a name from somebody's record may hold what no file's name can."""
+    names: dict[str, str] = {}
+    for stream in streams:
+        name = re.sub(r"[^\w.+=-]", "-", stream)
+        while name in names.values():
+            name += "-"
+        names[stream] = name
+    return names
 
 
 def _ordered(table: _Table, stream: str) -> dict[str, dict[int, Record]]:
@@ -228,15 +251,14 @@ def _ordered(table: _Table, stream: str) -> dict[str, dict[int, Record]]:
     return {learner: runs[learner] for learner in table.learners if learner in runs}
 
 
-def _write_runs(collection: Collection, table: _Table, path: Path) -> None:
-    with path.open("x", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("stream", "learner", "seed", *(column.name for column in COLUMNS)))
-        for stream in table.streams:
-            for learner, by_seed in _ordered(table, stream).items():
-                columns = [table.values[stream, learner, c.name] or [math.nan] * len(by_seed) for c in COLUMNS]
-                for i, seed in enumerate(sorted(by_seed)):
-                    writer.writerow((stream, learner, seed, *(column[i] for column in columns)))
+def _runs_csv(collection: Collection, table: _Table) -> bytes:
+    rows: list[tuple[object, ...]] = []
+    for stream in table.streams:
+        for learner, by_seed in _ordered(table, stream).items():
+            columns = [table.values[stream, learner, c.name] or [math.nan] * len(by_seed) for c in COLUMNS]
+            for i, seed in enumerate(sorted(by_seed)):
+                rows.append((stream, learner, seed, *(column[i] for column in columns)))
+    return figures.csv_of(("stream", "learner", "seed", *(column.name for column in COLUMNS)), rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,8 @@
 #
 #   PYTHON_3_10=…           the interpreter for 3.10, and so on; by default python3.10 in PATH or of pyenv
 #   MIKASA_TORCH_INDEX=…    an extra index for PyTorch, such as https://download.pytorch.org/whl/cpu
-#   WORK=…                  where the environments are made, by default a new folder below /tmp. Each is deleted after use.
+#   WORK=…                  where the environments are made, by default a new folder below /tmp. They get a new folder in it,
+#                           which is deleted in the end; nothing else there is touched.
 #   LOGS=…                  folder for the output of each row, by default WORK/logs
 #   ROOM=20                 gigabytes that have to be free before a row begins
 set -uo pipefail
@@ -62,12 +63,17 @@ if [[ -n "$dry_run" ]]; then
   exit 0
 fi
 
-work="${WORK:-$(mktemp -d /tmp/test_matrix.XXXXXX)}"
+work="${WORK:-$(mktemp -d /tmp/test_matrix.XXXXXX)}" || exit 2
 logs="${LOGS:-$work/logs}"
-mkdir -p "$work" "$logs"
+mkdir -p -- "$work" "$logs" || exit 2
+# Absolute, because the rows change the folder.
+work="$(cd -- "$work" >/dev/null && pwd)" && logs="$(cd -- "$logs" >/dev/null && pwd)" || exit 2
+# All that is deleted is in a folder that nobody else has made: WORK may be anything, also a folder with a "source" in it.
+own="$(mktemp -d "$work/matrix.XXXXXX")" || exit 2
+trap 'rm -rf "$own"' EXIT
 # The project is installed from a copy, as a user would have it, and because a build writes into the folder it builds from.
-source="$work/source"
-rm -rf "$source" && mkdir "$source"
+source="$own/source"
+mkdir "$source" || exit 2
 git -C "$root" ls-files -z -c -o --exclude-standard | (cd "$root" && xargs -0 sh -c 'for f; do [ ! -e "$f" ] || printf "%s\0" "$f"; done' _) |
   tar -C "$root" --null -T - -cf - | tar -C "$source" -xf - || exit 2
 
@@ -125,7 +131,7 @@ print(platform.python_version(), *(version(name) for name in ("torch", "numpy", 
 echo "| row | Python | torch | NumPy | Gymnasium | install | pip check | list | both suites | train | eval | seconds |"
 echo "|---|---|---|---|---|---|---|---|---|---|---|---:|"
 for row in "${rows[@]}"; do
-  start=$SECONDS cells="" stopped="" log="$logs/$row.log" venv="$work/venv-$row" run="$work/run-$row"
+  start=$SECONDS cells="" stopped="" log="$logs/$row.log" venv="$own/venv-$row" run="$own/run-$row"
   : >"$log"
   if ! python="$(find_python "$(version_of "$row")")"; then
     echo "| $row | no interpreter | | | | | | | | | | |"
@@ -140,7 +146,6 @@ for row in "${rows[@]}"; do
   constraints="$source/constraints.txt" packages=("$source[$extras]") index=()
   [[ -z "${MIKASA_TORCH_INDEX:-}" ]] || index=(--extra-index-url "$MIKASA_TORCH_INDEX")
   [[ "$row" != lerobot ]] || constraints="$source/constraints-lerobot.txt" packages+=("$lerobot")
-  rm -rf "$venv" "$run"
   install() {
     "$python" -m venv "$venv" &&
       "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input -c "$constraints" \
@@ -165,6 +170,5 @@ for row in "${rows[@]}"; do
   rm -rf "$venv" "$run"
   echo "| $row | $found |$cells $((SECONDS - start)) |"
 done
-[[ $failed == 0 ]] && rm -rf "$source"
 [[ $failed == 0 ]] || echo "test_matrix: the output is in $logs" >&2
 exit "$failed"

@@ -47,6 +47,7 @@ def row(successes: int = 100, episodes: int = 300, env_id: str = COLOR, **values
         "seed": 1,
         "trained": 53_248,
         "num_envs": 64,
+        "sim_backend": "physx_cpu_batched",
         "reward_mode": "normalized_dense",
         "failures": episodes - successes,
         "first_seed": 2_000_000,
@@ -109,6 +110,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> FakeTrainer:
         ("--env-id RememberColor3-v0 --obs state_dict", "shows hidden objects"),
         ("--env-id RememberColor3-v0 --env-kwargs arm=free", "use --arm"),
         ("--env-id RememberColor3-v0 --env-kwargs obs_mode=state", "use --obs"),
+        ("--env-id RememberColor3-v0 --sim-backend bullet", "--sim-backend bullet"),
         ("--env-id RememberColor3-v0 --reference missing.csv", "--reference missing.csv"),
         ("--env-id RememberColor3-v0 --out /proc/attack", "--out /proc/attack"),
     ],
@@ -161,6 +163,70 @@ def test_results_that_cannot_be_compared_do_not_get_into_one_table(
     assert main(["--env-id", COLOR, "--out", str(tmp_path), *words]) == 2
     assert message in capsys.readouterr().err
     assert not trainer.runs
+
+
+@pytest.mark.parametrize(
+    ("kept", "words", "message"),
+    [
+        ({"num_envs": 32}, [], "--num-envs 64: {csv} has the result of {run}, trained in 32 environments; use as many"),
+        (
+            {"sim_backend": "physx_cuda"},
+            ["--sim-backend", "physx_cpu"],
+            "--sim-backend physx_cpu: {csv} has the result of {run}, trained with physx_cuda; use that, or another --csv",
+        ),
+        (
+            {"sim_backend": "-"},
+            ["--sim-backend", "physx_cpu"],
+            "--sim-backend physx_cpu: {csv} has the result of {run}, and does not say with which simulator; leave",
+        ),
+    ],
+)
+def test_a_result_of_other_settings_is_not_taken_for_one_of_these(
+    kept: dict[str, Any],
+    words: list[str],
+    message: str,
+    trainer: FakeTrainer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "attack.csv"
+    write_row(path, row(**kept))
+    before = path.read_bytes()
+    command = ["--attacker", "ppo", "--out", str(tmp_path), *words]
+    assert main(["--env-id", COLOR, *command]) == 2
+    run = f"{COLOR} ppo, arm held, 50,000 steps, seed 1"
+    assert message.format(csv=path, run=run) in capsys.readouterr().err
+    assert not trainer.runs
+    assert path.read_bytes() == before
+    # It stays in the table beside runs that are asked for.
+    assert main(["--env-id", "ShellGamePush-v0", *command]) == 0
+    assert [run.env_id for run in trainer.runs] == ["ShellGamePush-v0"]
+    assert len(read_rows(path)) == 2
+
+
+def test_results_of_the_same_settings_are_kept_and_auto_takes_any_simulator(
+    trainer: FakeTrainer, tmp_path: Path
+) -> None:
+    path = tmp_path / "attack.csv"
+    for backend, words in (
+        ("physx_cuda", []),
+        ("-", ["--sim-backend", "auto"]),
+        ("physx_cpu_batched", ["--sim-backend", "physx_cpu"]),  # which it stands for with several environments
+        ("physx_cpu", ["--sim-backend", "cpu", "--num-envs", "1"]),
+    ):
+        path.unlink(missing_ok=True)
+        write_row(path, row(sim_backend=backend, num_envs=1 if backend == "physx_cpu" else 64))
+        assert main(["--env-id", COLOR, "--attacker", "ppo", "--out", str(tmp_path), *words]) == 0
+    assert not trainer.runs
+
+
+def test_a_file_from_before_there_was_a_column_of_the_simulator_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "attack.csv"
+    write_row(path, row())
+    path.write_text(path.read_text().replace("sim_backend,", "").replace("physx_cpu_batched,", ""))
+    (found,) = read_rows(path).values()
+    assert found == row(sim_backend="-")
+    assert set(write_row(path, row(seed=2)).values()) == set(read_rows(path).values()) == {found, row(seed=2)}
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", None])

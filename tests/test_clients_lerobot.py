@@ -158,6 +158,28 @@ def test_frames_show_where_an_episode_ended(toy: LeRobotVectorEnv) -> None:
     assert [int(frame[0, 0, 0]) for frame in toy.render()] == [0, 0, 0]
 
 
+def test_frames_show_where_an_episode_ended_also_if_none_was_asked_for_then(toy: LeRobotVectorEnv) -> None:
+    toy.reset(seed=0)
+    toy.render()
+    for wanted in ([1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4], [2, 3, 4]):
+        toy.step(np.zeros((3, 2)))
+        if wanted[2] > 2:
+            assert [int(frame[0, 0, 0]) for frame in toy.render()] == wanted
+    toy.reset(seed=1)
+    toy.render()
+    for _ in range(5):
+        toy.step(np.zeros((3, 2)))
+    assert [int(frame[0, 0, 0]) for frame in toy.render()] == [2, 3, 4]
+
+
+def test_frames_that_nobody_asks_for_are_not_drawn(toy: LeRobotVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes long, and not every machine can."""
+    toy.reset(seed=0)
+    monkeypatch.delattr(Toy, "render")
+    for _ in range(5):
+        toy.step(np.zeros((3, 2)))
+
+
 def test_it_is_made_at_the_first_reset_and_again_after_close(toy: LeRobotVectorEnv) -> None:
     assert Toy.made == 0
     with pytest.raises(ResetNeeded, match="step before reset"):

@@ -6,6 +6,7 @@ somebody has them beside MIKASA.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -41,6 +42,25 @@ def test_episodes_must_look_alike(name: str, tmp_path: Path) -> None:
         ValueError, match=r"episode 1: observations/joints is missing, but float32 \(25,\) in episode 0"
     ):
         writer.add(make_episode(1, 3, "state"))
+
+
+def with_booleans() -> Episode:
+    """An episode with booleans in every group of arrays."""
+    episode = make_episode(0, 3, "objects+time")
+    flags = np.array([[True, False], [False, False], [True, True], [False, True]])
+    return dataclasses.replace(
+        episode,
+        observations={**episode.observations, "time": flags},
+        columns={**episode.columns, "seen": flags},
+        step_columns={**episode.step_columns, "touched": flags[1:]},
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_takes_booleans(name: str, tmp_path: Path) -> None:
+    writer = FORMATS[name].writer()(tmp_path / "out", make_info("objects+time"))
+    writer.add(with_booleans())
+    writer.finish()
 
 
 # ---------------------------------------------------------------------- HDF5
@@ -152,6 +172,19 @@ def test_minari_observes_one_part_as_an_array(tmp_path: Path, monkeypatch: pytes
     _, episodes = write_dataset("minari", tmp_path / "out", "state", [3])
     read = minari.load_dataset("mikasa/RememberColor3-v0/train-v0")[0]
     assert equal(read.observations, episodes[0].observations["state"])
+
+
+def test_minari_loads_booleans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari", reason="Minari is not installed: pip install 'mikasa-suite[datasets]'")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "out"))
+    test_every_format_takes_booleans("minari", tmp_path)
+    dataset, episode = minari.load_dataset("mikasa/RememberColor3-v0/train-v0"), with_booleans()
+    read, space = dataset[0], dataset.observation_space["time"]
+    assert equal(read.observations["time"], episode.observations["time"])
+    assert equal(read.infos["seen"], episode.columns["seen"])
+    assert equal(read.infos["touched"][:-1], episode.step_columns["touched"])
+    assert (space.dtype, space.low.tolist(), space.high.tolist()) == (np.bool_, [False, False], [True, True])
+    assert space.contains(read.observations["time"][0])
 
 
 def test_minari_has_no_images(tmp_path: Path) -> None:

@@ -379,6 +379,8 @@ def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, t
         ({"success_once": 1.5}, "broken: it has success_once 1.5, which no evaluation has"),
         ({"success_at_end": -1.0}, "broken: it has success_at_end -1, which"),
         ({"episodes": 0}, "broken: it has 0 episodes, which"),
+        ({"success_once": math.nan}, "broken: it has success_once nan, which"),
+        ({"return": -math.inf}, "broken: it has return -inf, which"),
     ],
 )
 def test_impossible_numbers_are_a_problem(changes: dict[str, Any], message: str, runs: Path, tmp_path: Path) -> None:
@@ -391,6 +393,21 @@ def test_impossible_numbers_are_a_problem(changes: dict[str, Any], message: str,
     for seed in (1, 2):
         assert cells(report, f"`{tmp_path / 'runs' / str(seed)}`")[1].startswith(message)
     assert "No finished run was found." in report.read_text()
+
+
+def test_a_broken_run_neither_replaces_another_nor_is_replaced(runs: Path, tmp_path: Path) -> None:
+    """All are of one seed, and the longest of such runs counts: here the longest that is not broken."""
+    for name, steps, success in (("shorter", 1000, -1.0), ("good", 2000, 0.5), ("longer", 3000, 1.5)):
+        shutil.copytree(runs / "seed-1", tmp_path / name)
+        content = final(runs, 1)
+        content["final"] |= {"success_once": success}
+        (tmp_path / name / "final_eval.json").write_text(json.dumps(content | {"training_steps": steps}))
+    collection = collect([tmp_path])
+    assert [run.path.name for run in collection.runs] == ["good"]
+    assert {path.name: why for path, why in collection.problems} == {
+        "shorter": "broken: it has success_once -1, which no evaluation has",
+        "longer": "broken: it has success_once 1.5, which no evaluation has",
+    }
 
 
 def test_a_folder_that_is_not_utf_8_is_in_the_report(

@@ -20,7 +20,7 @@ from mikasa_robo.experts import policies
 from mikasa_robo.experts.arm import Arm, facing_down, quaternion_product, rotation_vector
 from mikasa_robo.experts.evaluation import Outcome, evaluate
 from mikasa_robo.experts.makers import PolicyName, policy_maker
-from mikasa_robo.experts.policies import OBS_MODE, Expert, WindowMemory
+from mikasa_robo.experts.policies import OBS_MODE, ExhaustiveSearch, Expert, Random, WindowMemory
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import View, look
 from mikasa_robo.experts.touching import TouchSkill
@@ -175,6 +175,44 @@ def test_published_names_of_policies_go_on_working() -> None:
 
 def test_random_actions_do_not_succeed() -> None:
     assert run("RememberColor3-v0", "random").successes <= 2
+
+
+@pytest.mark.parametrize("kind", [WindowMemory, ExhaustiveSearch, Random])
+def test_random_numbers_of_ones_own_do_not_depend_on_the_resets_of_others(kind: Any) -> None:
+    env = make("RememberColor3-v0", 3, obs_mode=OBS_MODE)
+    skill = make_skill("RememberColor3-v0", base(env))
+    obs, info = env.reset(seed=1)
+
+    def drawn(*others: list[int]) -> list[Tensor]:
+        """What environment 0 draws in its two episodes, where others begin new ones between them."""
+        policy: Any = kind(skill, k=0) if kind is WindowMemory else kind(skill)
+        policy.seed([(7, 0), (7, 1), (7, 2)])
+        policy.reset()
+        found = []
+        for env_idx in (*others, [0]):
+            policy.reset(torch.tensor(env_idx))
+        found += [policy._u[0], policy._order[0] if kind is ExhaustiveSearch else policy._u[0]]
+        return [*found, policy.act(obs, info)[0] if kind is Random else policy._u[0]]
+
+    alone, beside, again = drawn(), drawn([1], [1, 2]), drawn([0])
+    for one, other in zip(alone, beside, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(alone[0], again[0]), "a new episode has a new guess"
+    env.close()
+
+
+def test_without_seeds_a_policy_draws_what_it_always_drew() -> None:
+    env = make("RememberColor3-v0", 3, obs_mode=OBS_MODE)
+    skill = make_skill("RememberColor3-v0", base(env))
+    policy = WindowMemory(skill, seed=5, k=0)
+    generator = torch.Generator().manual_seed(5)
+    expected = torch.rand(3, skill.draws, generator=generator)
+    policy.reset()
+    assert torch.equal(policy._u, expected)
+    expected[1] = torch.rand(3, skill.draws, generator=generator)[1]
+    policy.reset(torch.tensor([1]))
+    assert torch.equal(policy._u, expected)
+    env.close()
 
 
 # ---------------------------------------------------------------------- memory

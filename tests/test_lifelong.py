@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import html
 import json
 import os
 import re
@@ -282,6 +284,58 @@ def test_of_several_strengths_the_best_has_a_row_of_its_own(
     assert "| ewc, best λ | 2 | **90.0 (80.0 to 100.0)** |" in shown
     del collection.strengths["tiny-digits"]["ewc"][9.0]
     assert best_strength(collection.strengths["tiny-digits"]["ewc"], 1.0) == 1.0, "0.5 has no seed 2"
+
+
+@pytest.mark.filterwarnings("ignore:constrained_layout")  # the names are long
+def test_the_texts_of_others_are_only_texts_in_a_report(runs: Path, tmp_path: Path) -> None:
+    """Also where they are no name of a file, or a formula of matplotlib's."""
+    hostile = "../a/b [y](http://a.org) <b> | *c* `d` $_{$ ![z](radar.png)"
+    for name in ("scn1", "ewc1"):
+        content = json.loads((runs / name / "record.json").read_text())
+        tasks = [hostile, *content["tasks"][1:]]
+        learner = hostile if name == "ewc1" else "scn"
+        for stream in (hostile, hostile.replace("$", "%")):
+            folder = tmp_path / f"{name} {len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            text = json.dumps({**content, "stream": stream, "tasks": tasks, "learner": learner})
+            (folder / "record.json").write_text(text)
+    (tmp_path / "broken *e*").mkdir()
+    (tmp_path / "broken *e*" / "record.json").write_text(json.dumps({"format": hostile}))
+    out = tmp_path / "out"
+    assert command.main(["report", str(tmp_path), "--out", str(out)]) == 0
+    names = sorted(path.name for path in out.glob("curves-*.png"))
+    assert names == [
+        f"curves-..-a-b--y--http---a.org---b-----c---d---_-----z--radar.png-{end}.png" for end in ("-", "")
+    ]
+    page = (out / "report.html").read_text()
+    assert not re.findall(r"<(?:a|b|em)[ >]", page)
+    assert re.findall(r"<code>(.*?)</code>", page) == [str(tmp_path / "broken *e*")]
+    assert page.count("<img ") == 2 + 2, "the curves, bars and radar"
+    assert f"<h2>{html.escape(hostile, quote=False)}</h2>" in page
+    for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL):
+        assert len(re.findall(r"<t[hd]", row)) in (2 + len(COLUMNS), 1 + 2 + 6), "no text begins another cell"
+
+
+def test_a_report_that_fails_leaves_nothing(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("mikasa_lifelong.figures.draw_radar", fail)
+    with pytest.raises(ZeroDivisionError):
+        command.main(["report", str(runs), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_files_of_a_report_are_whole_or_not_there(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        command.main(["report", str(runs), "--out", str(tmp_path / "out")])
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_report_of_training_runs_shows_them_apart(

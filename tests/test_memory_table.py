@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_table import Row, delay_of, in_words, main, read_csv, write_csv
+from benchmarks.memory_table import in_words, main
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
+from mikasa_robo.tools.sweep_rows import Row, delay_of, read_csv, write_csv
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -161,7 +163,7 @@ def test_returns_are_told_where_there_is_no_success() -> None:
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / "sweep.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(SystemExit, match="has other columns than env_id"):
+    with pytest.raises(OptionError, match="has other columns than env_id"):
         read_csv(tmp_path / "sweep.csv")
 
 
@@ -186,7 +188,7 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, old: str, new: str, 
     head, first, second = file.read_text().splitlines()
     assert old in second
     file.write_text("\n".join([head, first, second.replace(old, new), ""]))
-    with pytest.raises(SystemExit, match=message) as refusal:
+    with pytest.raises(OptionError, match=message) as refusal:
         read_csv(file)
     assert str(refusal.value).startswith(f"--csv {file}")
 
@@ -199,7 +201,7 @@ def test_a_disk_that_is_full_does_not_cost_the_results(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SystemExit, match=r"sweep.csv cannot be written: No space left .*unchanged: make room"):
+    with pytest.raises(OptionError, match=r"sweep.csv cannot be written: No space left .*unchanged: make room"):
         write_csv(file, [ROW, ROW])
     assert read_csv(file) == [ROW]
     assert list(tmp_path.iterdir()) == [file]
@@ -231,7 +233,7 @@ def test_the_delay_of_a_run(tmp_path: Path) -> None:
     assert {delay_of(run) for run in read_plan(sweep).runs} == {50}
     assert delay_of(PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": "delay_steps=5"})) == 5
     assert delay_of(PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": ["arm=held"]})) is None
-    with pytest.raises(SystemExit, match="__1: delay_steps=long is not a whole number; write one"):
+    with pytest.raises(OptionError, match="__1: delay_steps=long is not a whole number; write one"):
         delay_of(PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": ["delay_steps=long"]}))
 
 

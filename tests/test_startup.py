@@ -161,6 +161,27 @@ def test_the_matrix_says_what_it_would_do(tmp_path: Path) -> None:
     assert "| 3.12 | no interpreter |" in missing.stdout
 
 
+def test_the_matrix_deletes_only_what_it_has_made(tmp_path: Path) -> None:
+    """WORK may be a folder of the user's, also one that is named relative to the folder of the call."""
+    fake = tmp_path / "python"  # the row begins, and fails as there is no environment
+    fake.write_text("#!/bin/sh\necho 3.12\n")
+    fake.chmod(0o755)
+    mine = [tmp_path / "work" / name / "mine" for name in ("source", "venv-3.12", "run-3.12")]
+    for file in mine:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    env = {**os.environ, "PYTHON_3_12": str(fake), "WORK": "work", "ROOM": "0"}
+    env.pop("LOGS", None)
+    script = ["bash", str(ROOT / "scripts" / "test_matrix.sh"), "3.12"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "| 3.12 |" in done.stdout
+    assert "**failed**" in done.stdout
+    assert all(file.exists() for file in mine)
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["logs", "run-3.12", "source", "venv-3.12"]
+    assert (tmp_path / "work" / "logs" / "3.12.log").read_text()
+
+
 def pins(name: str) -> dict[str, str]:
     lines = [line.split("#")[0] for line in (ROOT / name).read_text().splitlines()]
     return dict(line.partition(";")[0].strip().split("==") for line in lines if "==" in line)

@@ -533,6 +533,33 @@ def test_a_damaged_checkpoint_is_named_before_anything_is_started(tmp_path: Path
     assert module.finished_folder(tmp_path, planned) is None, "which looks for results only"
 
 
+def test_a_checkpoint_is_read_again_only_if_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep looks at its folders before it takes its lock, so that nothing is created in vain, and once it has it."""
+    pytest.importorskip("ray")
+    planned, load, read = planned_in(tmp_path), Checkpoints.load_newest, []
+    folder = tmp_path / planned.name
+    write_checkpoint(folder, planned)
+
+    def count(run_dir: Path) -> dict[str, Any]:
+        read.append(run_dir)
+        return load(run_dir)
+
+    monkeypatch.setattr(Checkpoints, "load_newest", count)
+    monkeypatch.setattr(module, "_train", lambda *_, **__: None)
+    sweep(read_plan(tmp_path / "sweep.toml"))
+    assert read.count(folder) == 1
+
+    lock = module._only_sweep
+
+    def change_first(out: Path) -> Any:
+        write_checkpoint(folder, planned, learning_rate=0.01)  # by a sweep that ends just now
+        return lock(out)
+
+    monkeypatch.setattr(module, "_only_sweep", change_first)
+    with pytest.raises(SweepError, match=r"was begun with learning_rate = 0.01, and the sweep asks for 0.0003"):
+        sweep(read_plan(tmp_path / "sweep.toml"))
+
+
 def test_a_text_is_a_list_of_one_where_an_option_takes_several(tmp_path: Path) -> None:
     planned = planned_in(tmp_path, GOOD + 'env_kwargs = "arm=held"\nhidden_sizes = 32\ninit_from = "./a.pt"\n')
     assert planned.options["env_kwargs"] == ["arm=held"]

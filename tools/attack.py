@@ -25,7 +25,7 @@ import mikasa_suite
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 
-from .attack_table import Attack, Row, markdown, read_reference, read_rows, verdict, write_row
+from .attack_table import UNKNOWN, Attack, Row, markdown, read_reference, read_rows, verdict, write_row
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
 
@@ -75,7 +75,8 @@ class Args:
     reward_mode: Literal["normalized_dense", "dense", "sparse"] = "normalized_dense"
     """The reward that ppo learns from."""
     sim_backend: str = "auto"
-    """Physics backend. auto chooses the GPU where CUDA is available, else the batched CPU simulator."""
+    """Physics backend. auto chooses the GPU where CUDA is available, else the batched CPU simulator, and keeps the results
+    of either."""
     out: Path = Path("runs/attack")
     """Folder for the files of each training run, and for attack.csv and attack.md."""
     csv: Path | None = None
@@ -103,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         attacks = list(plan(args, env_ids))
         for attack in attacks:
             _check_training(attack, args)
+        simulator = _simulator(args)
+        _check_kept(args, [rows[attack] for attack in attacks if attack in rows], simulator, csv_path)
         require_folder(args.out, "--out", max((_name(attack) for attack in attacks), key=len))
         require_folder(csv_path.parent, "--csv", csv_path.name)
         require_folder(markdown_path.parent, "--markdown", markdown_path.name)
@@ -125,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             print(f"{head} ...", flush=True)
             try:
-                row = _measure(attack, args, ["mikasa", "attack", *words])
+                row = _measure(attack, args, simulator, ["mikasa", "attack", *words])
             except (ArgumentError, FloatingPointError, FileExistsError) as error:
                 failed.append(f"{_describe(attack)}: {error}")
                 print(failed[-1], file=sys.stderr, flush=True)
@@ -222,6 +225,39 @@ def _check_rows(args: Args, rows: Mapping[Attack, Row], path: Path) -> None:
             raise OptionError(f"--csv {path} has {row.env_id}, which is not registered; name its module in --env-id")
 
 
+def _simulator(args: Args) -> str:
+    """The simulator that ``--sim-backend`` stands for on this machine. Raises OptionError where there is none."""
+    from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, choose_sim_backend, is_batched_cpu
+
+    try:
+        chosen = choose_sim_backend(args.sim_backend, args.num_envs)
+    except (ValueError, RuntimeError) as error:
+        raise OptionError(f"--sim-backend {args.sim_backend}: {error}") from error
+    if is_batched_cpu(chosen, args.num_envs):
+        return BATCHED
+    return "physx_cuda" if chosen.split(":")[0] in CUDA_NAMES else "physx_cpu"
+
+
+def _check_kept(args: Args, kept: Sequence[Row], simulator: str, path: Path) -> None:
+    """A result takes the place of a training run only if it was trained as that would be. Raises OptionError."""
+    for row in kept:
+        there = f"{path} has the result of {_describe(row)}"
+        if row.num_envs != args.num_envs:
+            raise OptionError(
+                f"--num-envs {args.num_envs}: {there}, trained in {row.num_envs} environments; use as many, or another --csv"
+            )
+        if args.sim_backend == "auto" or row.sim_backend == simulator:
+            continue
+        if row.sim_backend == UNKNOWN:
+            raise OptionError(
+                f"--sim-backend {args.sim_backend}: {there}, and does not say with which simulator; leave the option out, "
+                "or use another --csv"
+            )
+        raise OptionError(
+            f"--sim-backend {args.sim_backend}: {there}, trained with {row.sim_backend}; use that, or another --csv"
+        )
+
+
 def plan(args: Args, env_ids: Sequence[str]) -> Iterator[Attack]:
     """The training runs, ID by ID: the first results are complete lines of the table."""
     kwargs = " ".join(args.env_kwargs)
@@ -302,7 +338,7 @@ def run_training(args: CommonArgs, command: Sequence[str]) -> dict[str, Any]:
     return training.train(args, env_factory(args), command)
 
 
-def _measure(attack: Attack, args: Args, command: Sequence[str]) -> Row:
+def _measure(attack: Attack, args: Args, simulator: str, command: Sequence[str]) -> Row:
     """Train and evaluate an attacker."""
     from mikasa_robo.baselines.loggers import short_revision
 
@@ -313,6 +349,7 @@ def _measure(attack: Attack, args: Args, command: Sequence[str]) -> Row:
         **dataclasses.asdict(attack),
         trained=int(result["training_steps"]),
         num_envs=args.num_envs,
+        sim_backend=simulator,
         reward_mode=args.reward_mode if attack.attacker == "ppo" else "-",
         episodes=episodes,
         successes=round(final["success_once"] * episodes),

@@ -22,6 +22,7 @@ __all__ = [
     "AT_CHANCE",
     "FIND",
     "LEVEL",
+    "UNKNOWN",
     "Attack",
     "Row",
     "markdown",
@@ -35,6 +36,8 @@ LEVEL = 0.999
 """Level of the intervals that decide, as in benchmarks/memory_need.py: with some 100 comparisons, one in twenty would be a
 false alarm at 0.95."""
 AT_CHANCE, FIND = "not above chance", "above chance: a find"
+UNKNOWN = "-"
+"""The simulator of rows that were written before there was a column of it."""
 ORACLE_PARTS = ("oracle", "state")
 """Parts of an observation that hold what has to be remembered."""
 Reference = tuple[int, int]
@@ -65,6 +68,7 @@ class Row(Attack):
 
     trained: int  # environment steps that were trained: whole rollouts
     num_envs: int  # environments that were trained in together
+    sim_backend: str  # the simulator that was chosen, not "auto"; or `UNKNOWN`
     reward_mode: str  # "-" for an attacker that learns from no reward
     episodes: int  # of the final evaluation; episode k has the seed first_seed + k
     successes: int
@@ -95,9 +99,9 @@ def read_rows(path: Path) -> dict[Attack, Row]:
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
-            if reader.fieldnames != names:
+            if reader.fieldnames not in (names, [name for name in names if name != "sim_backend"]):
                 raise ValueError(f"its columns are {', '.join(reader.fieldnames or ['none'])}")
-            rows = [_row(values) for values in reader]
+            rows = [_row({"sim_backend": UNKNOWN, **values}) for values in reader]
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise OptionError(
             f"--csv {path} is no table of `mikasa attack` ({error}); name another file, or move that one away"

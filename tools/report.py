@@ -108,24 +108,6 @@ def read_curves(runs: Sequence[Run], metric: str) -> list[tuple[list[float], lis
     return max(found.values(), key=len)  # the first of those that are equally long
 
 
-def drop_impossible(collection: Collection) -> None:
-    """Drop the runs whose numbers no evaluation has, and list them among the problems."""
-    kept = []
-    for run in collection.runs:
-        wrong = [
-            f"{name} {run.scores[name]:g}"
-            for name in ("success_once", "success_at_end")
-            if not math.isnan(run.scores[name]) and not 0 <= run.scores[name] <= 1
-        ]
-        if run.episodes < 1 and run.source != "lifelong":
-            wrong.append(f"{run.episodes} episodes")
-        if wrong:
-            collection.problems.append((run.path, f"broken: it has {', '.join(wrong)}, which no evaluation has"))
-        else:
-            kept.append(run)
-    collection.runs = kept
-
-
 def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes | None:
     """A PNG with a panel for each task and a line for each algorithm; None if there is no data."""
     panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
@@ -296,13 +278,10 @@ def _aggregate_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
 def write_report(collection: Collection, out: Path) -> Path:
     """Write report.md, report.html, runs.csv and the curves into ``out``; return the path of report.md.
 
-    Runs of ``collection`` with impossible numbers become problems; see `drop_impossible`.
-
     Raises:
         OptionError: ``out`` cannot be used, or one of the files exists. Nothing has been written.
         ModuleNotFoundError: rliable or matplotlib is not installed.
     """
-    drop_impossible(collection)
     training, evaluations = collection.groups("training"), collection.groups("eval")
     plots = {metric: out / f"curves-{metric.partition('_')[0]}.png" for metric in ("success_once", "return")}
     report, page, table = out / "report.md", out / "report.html", out / "runs.csv"

@@ -137,10 +137,24 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _scores(summary: dict[str, Any]) -> dict[str, float]:
-    scores = {name: math.nan if summary.get(name) is None else float(summary[name]) for name in METRICS}
-    if any(map(math.isinf, scores.values())):
-        raise ValueError(f"a result is infinite: {scores}")
-    return scores
+    """By `METRICS`; nan where the task has no such metric. Raises ``ValueError`` for a number that no evaluation has."""
+    told = {name: float(summary[name]) for name in METRICS if summary.get(name) is not None}
+    wrong = [
+        f"{name} {value:g}"
+        for name, value in told.items()
+        if not math.isfinite(value) or (name.startswith("success") and not 0 <= value <= 1)
+    ]
+    if wrong:
+        raise ValueError(f"it has {', '.join(wrong)}, which no evaluation has")
+    return {name: told.get(name, math.nan) for name in METRICS}
+
+
+def _episodes(count: Any, least: int = 1) -> int:
+    """How many episodes there were. Raises ``ValueError`` for less than ``least``."""
+    episodes = int(count)
+    if episodes < least:
+        raise ValueError(f"it has {episodes} episodes, which no evaluation has")
+    return episodes
 
 
 def _read_run(folder: Path, into: Collection) -> None:
@@ -150,15 +164,16 @@ def _read_run(folder: Path, into: Collection) -> None:
         return
     try:
         content = _read_json(file)
+        source: Source = "lifelong" if "lifelong" in content else "training"
         run = Run(
             path=folder,
-            source="lifelong" if "lifelong" in content else "training",
+            source=source,
             env_id=_task(content["env_id"], content.get("args") or {}),
             algorithm=_agent(content["algorithm"], content.get("args") or {}),
             seed=int(content["seed"]),
             steps=int(content["training_steps"]),
             wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,
-            episodes=int(content["final"]["episodes"]),
+            episodes=_episodes(content["final"]["episodes"], least=0 if source == "lifelong" else 1),
             scores=_scores(content["final"]),
             args=dict(content.get("args") or {}),
             began_from=_began_from(content.get("init_from"), content.get("args") or {}),
@@ -232,7 +247,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 seed=int(entry["seed"]),
                 steps=int(entry["training_steps"]),
                 wall_time=None,
-                episodes=int(content["seeds"]["episodes"]),
+                episodes=_episodes(content["seeds"]["episodes"]),
                 scores=_scores(entry["summary"]),
                 args=dict(entry["args"]),
                 began_from=_began_from(None, entry["args"]),
@@ -246,7 +261,10 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
 
 
 def _drop_repeated(collection: Collection) -> None:
-    """Keep the longest of several runs with the same task, algorithm and seed: they are not independent samples."""
+    """Keep the longest of several runs with the same task, algorithm and seed: they are not independent samples.
+
+    All of them have been read without a fault: a broken run must not take the place of a good one.
+    """
     kept: dict[tuple[Source, str, str, int], Run] = {}
     for run in sorted(collection.runs, key=lambda r: (-r.steps, -r.episodes)):
         first = kept.setdefault((run.source, run.env_id, run.algorithm, run.seed), run)

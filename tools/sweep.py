@@ -75,6 +75,8 @@ NOT_COMPARED = (*FREE, "preset", "env_module", "algorithm_module", "network_modu
 """Arguments in which the record of a run may differ from the sweep. What a preset sets is among the other arguments."""
 
 State = Literal["waiting", "running", "finished", "failed"]
+Checked = frozenset[tuple[Path, int, int]]
+"""Checkpoints by path, inode and time of change: where these are the same, so is what is in them."""
 
 
 @dataclass
@@ -126,6 +128,7 @@ class Progress:
     attempts: int = 0
     note: str = ""
     log: Path | None = None  # of the last attempt; written once it has begun
+    checked: Checked = frozenset()  # the checkpoints among which the newest was found to be of this run
 
 
 def _is_finished(progress: Progress) -> bool:
@@ -156,7 +159,7 @@ def _is_finished(progress: Progress) -> bool:
 def _require_own_checkpoint(progress: Progress) -> None:
     """Raise SweepError where the run would go on from a checkpoint of another run."""
     # `--resume` goes on with the arguments in the checkpoint, whatever the sweep says.
-    if progress.run.args is None or not any(progress.folder.glob("resume-*.pt")):
+    if progress.run.args is None or not progress.checked:
         return
     from mikasa_robo.baselines.checkpoints import CheckpointError, Checkpoints
 
@@ -223,16 +226,32 @@ def _find(out: Path, run: PlannedRun) -> Progress:
     return Progress(run, last or out / run.name)
 
 
-def _place(out: Path, run: PlannedRun) -> Progress:
+def _place(out: Path, run: PlannedRun, before: Checked = frozenset()) -> Progress:
     """`_find`, for a run that will be made where it is not finished.
+
+    Args:
+        out: the sweep's folder.
+        run: the run.
+        before: what `Progress.checked` was when the run was placed earlier. They are not read again.
 
     Raises:
         SweepError: its folder holds the result of another run, or the checkpoint of one.
     """
     progress = _find(out, run)
     if progress.state != "finished":
-        _require_own_checkpoint(progress)
+        progress.checked = _checkpoints(progress.folder)  # before they are read: what changes meanwhile is read again
+        if progress.checked != before:
+            _require_own_checkpoint(progress)
     return progress
+
+
+def _checkpoints(folder: Path) -> Checked:
+    found = set()
+    for path in folder.glob("resume-*.pt"):
+        with contextlib.suppress(FileNotFoundError):  # a process that trains there removes older ones
+            status = path.stat()
+            found.add((path, status.st_ino, status.st_mtime_ns))
+    return frozenset(found)
 
 
 def finished_folder(out: Path, run: PlannedRun) -> Path | None:
@@ -287,7 +306,8 @@ def sweep(
     require_modules("distributed", "ray")
     (out / "logs").mkdir(parents=True, exist_ok=True)
     with _only_sweep(out):
-        runs = [_place(out, run) for run in plan.runs]  # again: another sweep may have ended meanwhile
+        # Again: another sweep may have ended meanwhile. A checkpoint may be large, and is read again only if it changed.
+        runs = [_place(out, progress.run, progress.checked) for progress in runs]
         for progress in runs:
             if progress.state != "finished":
                 _require_idle(progress.folder)

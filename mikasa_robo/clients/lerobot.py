@@ -237,6 +237,8 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
         if self._env is None:
             raise ResetNeeded("step before reset: call reset first, also after close")
         over = self._terminated | self._truncated
+        if self._drawn is not None and (over & ~self._drawn[1]).any() and not over.all():
+            self.render()  # keeps the end of an episode, which is gone once the others go on
         nothing = np.zeros(self.num_envs, np.bool_)
         success, fail, reward = nothing, nothing, np.zeros(self.num_envs, np.float32)
         if not over.all():
@@ -280,7 +282,11 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ------------------------------------------------------------------ what LeRobot asks beside
     def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """A frame (H, W, 3) uint8 of each environment. One whose episode is over shows its end."""
+        """A frame (H, W, 3) uint8 of each environment.
+
+        One whose episode is over shows its end, whether or not a frame was asked for at that step. Only without any frame
+        since the reset nothing is kept: then the first one shows what the simulation has made of it meanwhile.
+        """
         if self._env is None:
             raise ResetNeeded("render before reset: call reset first, also after close")
         if self.frames == "blank":

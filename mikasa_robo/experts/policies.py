@@ -45,27 +45,28 @@ class Policy(ABC):
         self._generator = torch.Generator(device=skill.device).manual_seed(seed)
         self._own_generators: BatchedPCG64 | None = None
         n = skill.num_envs
+        self._all = torch.arange(n, device=skill.device)
         self._u = torch.zeros(n, skill.draws, device=skill.device)
         self._objects = len(skill.task.objects)
 
     def reset(self, env_idx: Tensor | None = None) -> None:
         """Begin episodes in the environments ``env_idx`` (b,); None: in all."""
-        n = self.skill.num_envs
-        index = torch.arange(n, device=self.skill.device) if env_idx is None else env_idx
+        index = self._all if env_idx is None else env_idx
         # a guess lasts for the whole episode
-        self._u[index] = self._uniforms(self.skill.draws)[index]
+        self._u[index] = self._uniforms(self.skill.draws, index)
         self.skill.reset(index)
 
     def seed(self, entropy: Sequence[Sequence[int]]) -> None:
         """Give each environment random numbers of its own, which depend on its entropy alone and not on N.
 
-        Call it before `reset`, which draws a guess. Without it all environments share one generator.
+        They go on over its episodes, and do not depend on when other environments begin theirs. Call it before `reset`,
+        which draws a guess. Without it all environments share one generator, and depend on each other.
 
         Args:
             entropy: N seeds, as for ``numpy.random.SeedSequence``.
         """
         self._own_generators = BatchedPCG64(self.skill.num_envs, self.skill.device)
-        self._own_generators.seed(torch.arange(self.skill.num_envs, device=self.skill.device), entropy)
+        self._own_generators.seed(self._all, entropy)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the random numbers that all environments share, to go on with in another process."""
@@ -75,12 +76,12 @@ class Policy(ABC):
         """Continue from what `state_dict` returned."""
         self._generator.set_state(state["generator"])
 
-    def _uniforms(self, columns: int) -> Tensor:
-        """The next random numbers of all environments, (N, columns) float32 in [0, 1)."""
-        n, device = self.skill.num_envs, self.skill.device
-        if self._own_generators is None:
-            return torch.rand(n, columns, device=device, generator=self._generator)
-        u = self._own_generators.random(torch.arange(n, device=device), columns)
+    def _uniforms(self, columns: int, index: Tensor) -> Tensor:
+        """The next random numbers of the environments ``index`` (b,), (b, columns) float32 in [0, 1)."""
+        if self._own_generators is None:  # drawn for all, so that a reset of any of them takes as many numbers
+            n, device = self.skill.num_envs, self.skill.device
+            return torch.rand(n, columns, device=device, generator=self._generator)[index]
+        u = self._own_generators.random(index, columns)
         return u.to(torch.float32).clamp(max=1.0 - 2.0**-24)  # rounding must not make it 1
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
@@ -141,9 +142,9 @@ class ExhaustiveSearch(Policy):
 
     def reset(self, env_idx: Tensor | None = None) -> None:
         super().reset(env_idx)
-        index = slice(None) if env_idx is None else env_idx
-        order = self._uniforms(self._order.shape[1]).argsort(dim=1)
-        self._order[index], self._position[index], self._tried_for[index] = order[index], 0, 0
+        index = self._all if env_idx is None else env_idx
+        order = self._uniforms(self._order.shape[1], index).argsort(dim=1)
+        self._order[index], self._position[index], self._tried_for[index] = order, 0, 0
 
     def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         if not self.skill.candidates:
@@ -185,7 +186,7 @@ class Random(Policy):
     """Uniform actions."""
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
-        return self._uniforms(8) * 2 - 1
+        return self._uniforms(8, self._all) * 2 - 1
 
     def cue(self, view: View, info: Mapping[str, Any]) -> Tensor:
         raise AssertionError("a random policy has no cue")

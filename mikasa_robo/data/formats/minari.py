@@ -116,7 +116,9 @@ def _infos(episode: Episode) -> dict[str, Array]:
 def _box(values: Array, low: float = -np.inf, high: float = np.inf) -> dict[str, Any]:
     """A Box space of rows of ``values``, as Minari writes it."""
     shape = values.shape[1:]
-    if values.dtype.kind != "f":
+    if values.dtype.kind == "b":  # `np.iinfo` knows no booleans
+        low, high = False, True
+    elif values.dtype.kind != "f":
         kind = np.iinfo(values.dtype)
         low, high = kind.min, kind.max
     bounds = {"low": np.full(shape, low).tolist(), "high": np.full(shape, high).tolist()}
