@@ -18,6 +18,7 @@ import gymnasium
 from gymnasium.envs.registration import parse_env_id
 
 from mikasa_robo.catalog import CATALOG, TaskSpec, add_row
+from mikasa_robo.checks import step_limit
 from mikasa_robo.env_spec import batched_env_spec
 from mikasa_robo.moved_modules import install_moved_modules
 
@@ -63,6 +64,8 @@ def make_env(
         mikasa_robo.workers.env.WorkerError: a worker died. An exception in the task's constructor is raised itself.
     """
     find_task(env_id)
+    if kwargs.get("max_episode_steps") is not None:
+        kwargs["max_episode_steps"] = step_limit(kwargs["max_episode_steps"])
     if num_workers is None:
         return gymnasium.make(env_id, num_envs=num_envs, **kwargs)
     from mikasa_robo.workers.env import WorkerEnv

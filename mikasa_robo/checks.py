@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "warn_hard", "whole_number"]
+__all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "step_limit", "warn_hard", "whole_number"]
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None, unit: str = "") -> int:
@@ -39,6 +39,14 @@ def whole_number(name: str, value: Any, least: int = 0, most: int | None = None,
 def positive_int(name: str, value: Any) -> int:
     """``value`` as an int of at least 1."""
     return whole_number(name, value, 1)
+
+
+def step_limit(value: Any) -> int:
+    """The argument ``max_episode_steps`` of ``gymnasium.make`` as an int of at least 1."""
+    try:
+        return whole_number("max_episode_steps", value, 1, unit="control steps")
+    except ValueError as error:
+        raise ValueError(f"{error}; leave it out, and an episode ends at the task's own horizon") from None
 
 
 def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf, unit: str = "") -> float:

@@ -120,7 +120,8 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         """Plays a step in all environments.
 
         Args:
-            actions: (N, A) array or tensor; rows of environments that only start an episode are ignored.
+            actions: (N, A) array or tensor; rows of environments that only start an episode are ignored. None steps without
+                an action; a dict is ManiSkill's.
 
         Returns:
             observation, reward (N,) float32, terminated (N,) bool, truncated (N,) bool, infos.
@@ -143,13 +144,20 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             results = (obs, none.to(torch.float32), none, none)
             return (*map(self._given, results), self._infos([(info, None)]))
         actions = checked_action(actions, self.single_action_space.shape or (), self.num_envs)
-        actions = torch.as_tensor(actions, device=self.device).masked_fill(over[:, None], 0.0)
+        if isinstance(actions, Mapping):
+            actions = {**actions, "action": self._without(actions["action"], over)}
+        elif actions is not None:
+            actions = self._without(actions, over)
         _, reward, terminated, truncated, step_info = self.env.step(actions)
         obs, info = self._reset_rows(over)
         terminated, truncated = terminated & ~over, truncated & ~over
         self._over = terminated | truncated
         results = (obs, reward.masked_fill(over, 0.0), terminated, truncated)
         return (*map(self._given, results), self._infos([(step_info, ~over), (info, over)]))
+
+    def _without(self, actions: Any, over: Tensor) -> Tensor:
+        """The actions with zeros for the environments that only start an episode."""
+        return torch.as_tensor(actions, device=self.device).masked_fill(over[:, None], 0.0)
 
     def _played(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """A step in which no environment has yet to start an episode."""

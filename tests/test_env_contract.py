@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_reset_seed_determinism, check_step_determinism
+from sapien.utils.viewer.control_window import ControlWindow
+from task_helpers import flatten
 
 import mikasa_robo
 from mikasa_robo.core.phases import CUE
@@ -130,3 +133,279 @@ def test_gymnasiums_check_of_seeds() -> None:
     check_reset_seed_determinism(env)
     check_step_determinism(env)
     env.close()
+
+
+# ---------------------------------------------------------------------- a step without an action
+MODES_OF_CONTROL = ["pd_joint_delta_pos", "pd_joint_target_delta_pos", "pd_ee_delta_pose", "pd_joint_pos_vel"]
+SIMULATORS = [(1, "auto"), (2, "physx_cpu")]
+
+
+@pytest.mark.parametrize(("num_envs", "sim_backend"), SIMULATORS)
+@pytest.mark.parametrize("control_mode", MODES_OF_CONTROL)
+def test_a_step_without_an_action_after_a_reset_moves_nothing(
+    control_mode: str, num_envs: int, sim_backend: str
+) -> None:
+    """Not towards what the last action of the episode before was to reach, nor, in a new environment, towards zeros."""
+    env: Any = mikasa_robo.make_env(ENV_ID, num_envs, control_mode=control_mode, sim_backend=sim_backend)
+    shape = env.unwrapped.single_action_space.shape
+    for _ in range(2):
+        env.reset(seed=3)
+        start = positions(env)
+        env.step(None)
+        assert torch.allclose(positions(env), start, rtol=0, atol=1e-5)
+        for _ in range(4):
+            env.step(torch.ones(num_envs, *shape))
+        assert not torch.allclose(positions(env), start, rtol=0, atol=0.01)
+    env.close()
+
+
+@pytest.mark.parametrize(("num_envs", "sim_backend"), SIMULATORS)
+@pytest.mark.parametrize("control_mode", MODES_OF_CONTROL)
+def test_a_step_without_an_action_after_a_restored_state_goes_on_from_it(
+    control_mode: str, num_envs: int, sim_backend: str
+) -> None:
+    env: Any = mikasa_robo.make_env(ENV_ID, num_envs, control_mode=control_mode, sim_backend=sim_backend)
+    shape = env.unwrapped.single_action_space.shape
+    env.reset(seed=3)
+    saved, start = env.unwrapped.get_state_dict(), positions(env)
+    moved = []
+    for scale in (1.0, -1.0):
+        for _ in range(4):
+            env.step(torch.full((num_envs, *shape), scale))
+        env.unwrapped.set_state_dict(saved)
+        env.step(None)
+        moved.append(positions(env))
+    assert torch.allclose(moved[0], start, rtol=0, atol=1e-5)
+    assert torch.equal(moved[0], moved[1]), "what was played before the restore must not show"
+    env.close()
+
+
+def test_a_step_without_an_action_goes_on_to_the_saved_targets() -> None:
+    env: Any = mikasa_robo.make_env(ENV_ID, 2, control_mode="pd_joint_target_delta_pos")
+    env.reset(seed=3)
+    for _ in range(4):
+        env.step(torch.ones(2, 8))
+    saved, at = env.unwrapped.get_state_dict(), positions(env)
+    target = saved["controller"]["arm"]["target_qpos"]
+    env.reset(seed=4)
+    env.step(-torch.ones(2, 8))
+    env.unwrapped.set_state_dict(saved)
+    for _ in range(40):
+        env.step(None)
+    assert not torch.allclose(at[:, :7], target, rtol=0, atol=0.02)
+    assert torch.allclose(positions(env)[:, :7], target, rtol=0, atol=0.02)
+    env.close()
+
+
+# ---------------------------------------------------------------------- resets to saved states
+@pytest.mark.parametrize(("num_envs", "sim_backend"), SIMULATORS)
+def test_a_reset_to_a_saved_state_keeps_its_targets(num_envs: int, sim_backend: str) -> None:
+    env: Any = mikasa_robo.make_env(
+        ENV_ID, num_envs, control_mode="pd_joint_target_delta_pos", sim_backend=sim_backend, sim_debug=True
+    )
+    actions = torch.rand(8, num_envs, 8, generator=torch.Generator().manual_seed(0))
+    env.reset(seed=1)
+    for action in actions[:4]:
+        env.step(action)
+    saved = env.unwrapped.get_state_dict()
+    flat = env.unwrapped.get_state()
+    for action in actions[4:]:
+        env.step(action)
+    expected = positions(env)
+    for state in (saved, flat):
+        env.reset(seed=2)
+        env.reset(options={"reset_to_env_states": {"env_states": state}})
+        assert torch.equal(
+            env.unwrapped.get_state_dict()["controller"]["arm"]["target_qpos"],
+            saved["controller"]["arm"]["target_qpos"],
+        )
+        assert env.unwrapped.elapsed_steps.tolist() == [4] * num_envs
+        for action in actions[4:]:
+            env.step(action)
+        torch.testing.assert_close(positions(env), expected, atol=1e-3, rtol=0)
+    env.close()
+
+
+def test_a_partial_reset_to_a_saved_state_keeps_the_targets_of_all() -> None:
+    env: Any = mikasa_robo.make_env(ENV_ID, 3, control_mode="pd_joint_target_delta_pos")
+    task = env.unwrapped
+    env.reset(seed=1)
+    env.step(torch.ones(3, 8))
+    saved = task.get_state_dict()
+    env.step(-torch.ones(3, 8))
+    before = task.get_state_dict()["controller"]["arm"]["target_qpos"]
+    rows = {
+        part: {name: value[[0, 2]] for name, value in saved[part].items()} for part in saved if part != "controller"
+    }
+    target = saved["controller"]["arm"]["target_qpos"]
+    rows["controller"] = {"arm": {"target_qpos": target[[0, 2]]}}
+    env.reset(options={"env_idx": [2, 1], "reset_to_env_states": {"env_states": rows}})
+    now = task.get_state_dict()["controller"]["arm"]["target_qpos"]
+    assert torch.equal(now, torch.stack([before[0], target[2], target[0]]))
+    env.close()
+
+
+def test_only_episodes_that_are_drawn_are_counted() -> None:
+    """The name of an episode, given as a seed, plays it."""
+    env: Any = mikasa_robo.make_env(ENV_ID, 2)
+    task = env.unwrapped
+    env.reset(seed=7)
+    names = [task._episode_seed.tolist()]
+    to_saved = {"reset_to_env_states": {"env_states": task.get_state_dict()}}
+    env.reset(options=to_saved)
+    names.append(task._episode_seed.tolist())
+    assert names[1] == names[0]
+    obs, _ = env.reset()
+    names.append(task._episode_seed.tolist())
+    again, _ = env.reset(seed=names[2])
+    assert torch.equal(again, obs)
+
+    env.reset(seed=8, options=to_saved)
+    assert task._episode_seed.tolist() == [-1, -1], "none was drawn since the seed"
+    obs, _ = env.reset()
+    assert torch.equal(env.reset(seed=8)[0], obs), "the first one that is drawn is the seed's own"
+    env.close()
+
+
+BAD_STATES: list[tuple[Any, type[Exception], str]] = [
+    (lambda s: {name: s[name] for name in ("actors", "articulations")}, KeyError, r"lacks \['task/counted'"),
+    (
+        lambda s: s | {"task": {}},
+        KeyError,
+        r"lacks .*'task/elapsed_steps'.*by another version; give what get_state_dict",
+    ),
+    (lambda s: s | {"actors": {"cup": torch.zeros(2, 13)}}, KeyError, "lacks .*'actors/cube_red'"),
+    (
+        lambda s: s | {"actors": s["actors"] | {"cup": torch.zeros(2, 13)}},
+        KeyError,
+        r"has \['actors/cup'\], which this",
+    ),
+    (lambda s: s | {"actors": None}, TypeError, "saved actors is None: give a tensor or an array"),
+    (
+        lambda s: s | {"articulations": {"panda_wristcam": torch.zeros(2, 30)}},
+        ValueError,
+        r"saved articulations/panda_wristcam has the shape \(2, 30\): give \(2, 31\)",
+    ),
+    (
+        lambda s: s | {"articulations": {"panda_wristcam": torch.full((2, 31), torch.nan)}},
+        ValueError,
+        "saved articulations/panda_wristcam holds NaN or infinity: give finite numbers",
+    ),
+    (
+        lambda s: s | {"task": s["task"] | {"target": torch.zeros(2, 2)}},
+        ValueError,
+        r"saved task/target has the shape \(2, 2\): give \(2, 1\)",
+    ),
+    (lambda s: torch.zeros(2, 5), ValueError, "the state has 5 numbers for each environment, this task has "),
+    (lambda s: torch.zeros(3, 5), ValueError, "the saved state has 3 rows for 2 environments: give one for each"),
+    (lambda s: None, TypeError, "the saved state is None: give a tensor or an array of numbers"),
+]
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[Any]:
+    """An environment in the middle of an episode."""
+    env: Any = mikasa_robo.make_env(ENV_ID, 2)
+    env.reset(seed=1)
+    env.step(torch.ones(2, 8))
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD_STATES)
+def test_a_bad_state_to_reset_to_is_refused_before_anything_changes(
+    played: Any, change: Any, error: type[Exception], message: str
+) -> None:
+    task = played.unwrapped
+    before, names = flatten(task.get_state_dict()), task._episode_seed.tolist()
+    bad = change(task.get_state_dict())
+    with pytest.raises(error, match=message):
+        played.reset(seed=5, options={"reset_to_env_states": {"env_states": bad}})
+    after = flatten(task.get_state_dict())
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert task._episode_seed.tolist() == names
+
+
+def test_a_bad_state_to_restore_is_refused_before_anything_changes(played: Any) -> None:
+    task = played.unwrapped
+    before = flatten(task.get_state_dict())
+    saved = {
+        part: {name: torch.zeros_like(value) for name, value in task.get_state_dict()[part].items()}
+        for part in ("actors", "task")
+    }
+    wrong = {"articulations": {"panda_wristcam": torch.zeros(2, 30)}}
+    with pytest.raises(ValueError, match="saved articulations/panda_wristcam has the shape"):
+        task.set_state_dict(saved | wrong)
+    after = flatten(task.get_state_dict())
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_an_option_that_is_none_is_left_out(played: Any) -> None:
+    options = {"env_idx": None, "reconfigure": None, "reset_to_env_states": None}
+    obs, info = played.reset(seed=2, options=options)
+    assert torch.equal(obs, played.reset(seed=2)[0])
+    assert info["reconfigure"] is False
+
+
+# ---------------------------------------------------------------------- the viewer
+class FakeViewer:
+    """Stands for a window on a screen."""
+
+    render_scene = None
+
+    def __init__(self, scene: Any) -> None:
+        controls = ControlWindow()
+        controls.viewer = self
+        self.scene, self.closed, self.plugins, self.window, self.pose = scene, False, [controls], self, "the user's"
+
+    def set_scene(self, scene: Any) -> None:
+        self.scene = scene
+
+    def get_camera_pose(self) -> str:
+        return self.pose
+
+    def set_camera_pose(self, pose: str) -> None:
+        self.pose = pose
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(("num_envs", "sim_backend"), SIMULATORS)
+def test_the_viewer_shows_the_scene_that_a_reset_makes(num_envs: int, sim_backend: str) -> None:
+    """A reset moves everything to a new scene, so that nothing of the episode before is left."""
+    env: Any = mikasa_robo.make_env(ENV_ID, num_envs, sim_backend=sim_backend, render_backend="none")
+    task = env.unwrapped
+    viewer = task._viewer = FakeViewer(task.scene.sub_scenes[0])
+    for seed in (1, 2):
+        env.reset(seed=seed)
+        assert viewer.scene is task.scene.sub_scenes[0]
+        assert viewer.scene.entities
+        assert viewer.pose == "the user's"
+        env.step(torch.zeros(num_envs, 8))
+    viewer.closed, shown = True, viewer.scene
+    env.reset(seed=3)
+    assert viewer.scene is shown, "the user has closed it"
+    env.close()
+
+
+# ---------------------------------------------------------------------- time limits
+@pytest.mark.parametrize("limit", [-1, 0, 2.5, True, False, "5"])
+def test_a_bad_time_limit_is_refused(limit: Any) -> None:
+    for make in (mikasa_robo.make_env, gym.make_vec):
+        with pytest.raises(ValueError, match=rf"^max_episode_steps={limit!r} must be .* at least 1; leave it out"):
+            make(ENV_ID, 2, max_episode_steps=limit)
+    if limit == -1:  # Gymnasium adds no limit then
+        env = gym.make(ENV_ID, num_envs=2, max_episode_steps=limit)
+        assert env.get_wrapper_attr("_max_episode_steps") == env.get_wrapper_attr("horizon")
+        env.close()
+    else:
+        with pytest.raises((TypeError, ValueError), match="max_episode_steps"):
+            gym.make(ENV_ID, num_envs=2, max_episode_steps=limit)
+
+
+def test_time_limits_that_are_whole_numbers() -> None:
+    for limit in (None, 7, np.int64(7)):
+        env = mikasa_robo.make_env(ENV_ID, 1, max_episode_steps=limit)
+        assert env.get_wrapper_attr("_max_episode_steps") == (limit or env.get_wrapper_attr("horizon"))
+        env.close()

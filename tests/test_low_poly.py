@@ -343,6 +343,30 @@ def test_the_robot_is_the_stock_one_in_videos_and_wherever_it_is_asked_for() -> 
     made.close()
 
 
+@pytest.mark.render
+def test_images_cannot_be_chosen_later_where_they_would_show_another_robot() -> None:
+    """Made for images, the environment would have the low-poly robot."""
+    made = make(TASK, 1, render_mode="rgb_array", render_backend="cpu")
+    task = base(made)
+    made.reset(seed=0)
+    with pytest.raises(
+        ValueError, match=r"obs_mode='rgb' needs images.*give gymnasium.make that obs_mode, or robot_vis"
+    ):
+        task.set_obs_mode("rgb")
+    assert task.obs_mode == "state"
+    task.set_obs_mode("joints")
+    made.close()
+    made = make(TASK, 1, render_mode="rgb_array", render_backend="cpu", robot_visuals="stock")
+    base(made).set_obs_mode("rgb")
+    assert base(made).robot_visuals == "stock"
+    made.close()
+    made = make(TASK, 1, obs_mode="rgb", render_backend="cpu")
+    for mode in ("state", "rgb"):
+        base(made).set_obs_mode(mode)
+        assert triangles(base(made), ROBOT) < 20_000
+    made.close()
+
+
 # ---------------------------------------------------------------------- physics on the CPU, pictures on a GPU
 class GpuCamera:
     """Stands for a camera whose pictures stay on the GPU: torch's meta device holds them, and no number can be read."""

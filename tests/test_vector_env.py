@@ -273,6 +273,28 @@ def test_an_action_with_a_gradient_is_played_without_it(task: Any) -> None:
     assert torch.isfinite(task.reset()[0]).all(), "it could never be reset or stepped again"
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("form", ["none", "dict"])
+def test_a_step_without_an_action_starts_episodes_too(task: Any, mode: str, form: str) -> None:
+    """Also where only some of them are over; and so does ManiSkill's dict of an action and its control mode."""
+    envs = TaskVectorEnv(task, autoreset_mode=mode)
+    actions = {"action": np.full((N, 8), 0.5, np.float32), "control_mode": "pd_joint_delta_pos"}
+    envs.reset(seed=SEEDS)
+    task.unwrapped._elapsed_steps[1] = 2  # ends first
+    ended, elapsed = [], []
+    for _ in range(6):
+        _, reward, terminated, truncated, infos = envs.step(actions if form == "dict" else None)
+        ended.append((terminated | truncated).tolist())
+        elapsed.append(infos["elapsed_steps"].tolist())
+        assert np.isfinite(reward).all()
+    assert [False, True, False] in ended
+    if mode == "NextStep":
+        after = elapsed[ended.index([False, True, False]) + 1]
+        assert after[1] == 0
+        assert after[0] > 0
+    np.testing.assert_array_equal(actions["action"], 0.5)
+
+
 def test_disabled_autoreset_waits_for_the_caller(task: Any) -> None:
     envs = TaskVectorEnv(task, autoreset_mode=AutoresetMode.DISABLED)
     play(envs, 3)

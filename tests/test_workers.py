@@ -19,6 +19,7 @@ import gymnasium as gym
 import psutil
 import pytest
 import torch
+from gymnasium.error import ResetNeeded
 from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 from task_helpers import Env, Record, compare, flatten, random_actions, step
 from train_helpers import assert_same_policy
@@ -229,14 +230,58 @@ def test_workers_make_the_same_vector_env(pair: Pair) -> None:
         (lambda env: env.reset(seed=-1), ValueError, "seed=-1 is negative"),
         (lambda env: env.reset(seed=[1, 2]), ValueError, "2 seeds for 5 environments"),
         (lambda env: env.reset(options={"env_idx": [1], "reconfigure": True}), RuntimeError, "builds all environments"),
+        (lambda env: env.set_state_dict({"actors": {"cup": torch.zeros(N, 13)}}), KeyError, r"has \['actors/cup'\]"),
+        (
+            lambda env: env.set_state_dict({"actors": {"cube_red": torch.zeros(1, 12)}}, env_idx=[4]),
+            ValueError,
+            r"saved actors/cube_red has the shape \(1, 12\): give \(1, 13\)",
+        ),
+        (
+            lambda env: env.reset(options={"reset_to_env_states": {"env_states": {"task": {}}}}),
+            KeyError,
+            "the saved state lacks .*'actors/cube_red'.*give what get_state_dict",
+        ),
+        (
+            lambda env: env.reset(options={"reset_to_env_states": {"env_states": torch.zeros(N, 3)}}),
+            ValueError,
+            "the state has 3 numbers for each environment, this task has",
+        ),
+        (
+            lambda env: env.reset(options={"reset_to_env_states": {"env_states": None}}),
+            TypeError,
+            "the saved state is None: give a tensor",
+        ),
+        (lambda env: env.render(), RuntimeError, "render_mode is not set"),
     ],
 )
 def test_bad_input_harms_no_worker(pair: Pair, call: Any, error: type[Exception], message: str) -> None:
     vec, _ = pair
+    obs, _ = vec.reset(seed=0)
     with pytest.raises(error, match=message):
         call(vec)
-    vec.reset(seed=0)
+    assert torch.equal(vec.get_obs(), obs), "nothing was changed"
     assert vec.step(torch.zeros(N, 8))[1].shape == (N,)
+
+
+def test_options_and_saved_states_of_a_reset_are_those_of_one_process(pair: Pair) -> None:
+    vec, one = pair
+    nothing = dict.fromkeys(("env_idx", "reconfigure", "reset_to_env_states"))
+    assert_same(returned(vec.reset(seed=4, options=nothing)), returned(one.reset(seed=4, options=nothing)), "None")
+    saved = vec.get_state_dict()
+    flat = one.unwrapped.get_state()
+    for states in (saved, flat):
+        results = []
+        for env in pair:
+            env.reset(seed=5)
+            results.append(returned(env.reset(options={"reset_to_env_states": {"env_states": states}})))
+        assert_same(results[0], results[1], "a reset to a saved state")
+    rows = {part: {name: value[[3, 1]] for name, value in saved[part].items()} for part in saved}
+    results = []
+    for env in pair:
+        env.reset(seed=6)
+        options = {"env_idx": [0, 4], "reset_to_env_states": {"env_states": rows}}
+        results.append(returned(env.reset(options=options)))
+    assert_same(results[0], results[1], "a partial reset to a saved state")
 
 
 def test_workers_wait_without_using_a_core(pair: Pair) -> None:
@@ -335,6 +380,7 @@ def test_workers_that_cannot_evaluate_are_refused(num_workers: int, tmp_path: Pa
         ((ID, 4), {"num_workers": 2, "sim_backend": "gpux"}, "sim_backend='gpux' is not known"),
         ((ID, 4), {"num_workers": 2, "sim_threads": 0}, "sim_threads=0 must"),
         ((ID, 4), {"num_workers": 2, "render_mode": "human"}, "opens a window for one process"),
+        ((ID, 4), {"num_workers": 2, "max_episode_steps": -1}, "max_episode_steps=-1 must be .*; leave it out"),
         ((ID, 4), {"num_workers": 2, "sim_config": lambda: None}, "sim_config=.*cannot be sent to a worker process"),
     ],
 )
@@ -369,10 +415,17 @@ def test_make_vec_still_works_and_names_its_replacement(monkeypatch: pytest.Monk
 class Breaks(RememberColor):
     """Raises after three steps in the worker that has the environment of seed 1 only, and while made if told so."""
 
+    reset_options = (*RememberColor.reset_options, "unlucky")
+
     def __init__(self, *args: Any, breaks_at_once: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if breaks_at_once:
             raise LookupError("broken from the start")
+
+    def _initialize_episode(self, env_idx: torch.Tensor, options: dict[str, Any]) -> None:
+        if self.num_envs == options.get("unlucky", 0):
+            raise KeyError("no cube is left")
+        super()._initialize_episode(env_idx, options)
 
     def update_state(self, s: Any, data: Any, touching: Any) -> None:
         super().update_state(s, data, touching)
@@ -420,6 +473,26 @@ def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken
     assert_gone(processes)
     with pytest.raises(RuntimeError, match=r"closed by an error \(worker 0 .*: exit code 1\): make a new one to go on"):
         env.reset()
+    env.close()
+
+
+def test_an_exception_in_a_reset_is_raised_as_it_is_and_ends_none(broken_id: str) -> None:
+    env = make_workers(3, 2, broken_id)  # 1 and 2 of them
+    obs, _ = env.reset(seed=0)
+    processes = worker_processes(env)
+    for unlucky in (1, 2):
+        with pytest.raises(KeyError, match="no cube is left") as error:
+            env.reset(seed=1, options={"unlucky": unlucky})
+        told = str(error.value.__cause__)
+        assert told.startswith(
+            f"worker {unlucky - 1} (environments {unlucky - 1} to {2 * unlucky - 2}) could not do reset"
+        )
+        assert "in _initialize_episode" in told
+        with pytest.raises(ResetNeeded):
+            env.step(None)  # the other worker has reset its environments
+    assert all(process.is_running() for process in processes)
+    assert torch.equal(env.reset(seed=0)[0], obs)
+    env.step(None)
     env.close()
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from mikasa_robo.checks import step_limit
+
 __all__ = ["BatchedTimeLimit"]
 
 
@@ -15,14 +17,25 @@ class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
     The limit is the task's ``horizon``, or ``max_episode_steps`` of ``gym.make``, whose own `TimeLimit` wrapper is removed
     because it counts one environment only.
 
+    With ``max_episode_steps=-1`` ``gymnasium.make`` adds no `TimeLimit`, so the task's own horizon remains. `make_env` and
+    ``gymnasium.make_vec`` refuse it.
+
     Args:
         env: a batched environment with ``elapsed_steps`` (N,) and ``horizon``.
+
+    Raises:
+        ValueError: ``max_episode_steps`` is not a whole number of at least 1.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         limit: int | None = None
         if isinstance(env, gym.wrappers.TimeLimit):
             limit, env = env._max_episode_steps, env.env
+            try:
+                limit = step_limit(limit)
+            except ValueError:
+                env.close()
+                raise
         super().__init__(env)
         # ManiSkill's wrappers read the limit under this name
         self._max_episode_steps = int(self.unwrapped.horizon if limit is None else limit)  # type: ignore[attr-defined]

@@ -152,7 +152,7 @@ class MemoryEnv(SavedTask[TaskState]):
         if self._task_state is None:
             self._task_state = state.allocate(rows, self.num_envs)
         state.scatter(self._task_state, env_idx, rows)
-        self._reset_table_and_robot(noise, self.start_posture(rows))
+        self._reset_table_and_robot(env_idx, noise, self.start_posture(rows))
         start = torch.zeros(u.count, dtype=torch.int64, device=self.device)
         visible, home = self.layout(rows, start)
         velocities = self.initial_velocities(rows)
@@ -251,14 +251,21 @@ class MemoryEnv(SavedTask[TaskState]):
             obs_mode: as in ``gymnasium.make``.
 
         Raises:
-            ValueError: a name is not known, the mode needs a renderer and the environment was made without one, or
-                nothing would be observed. The environment is then as it was.
+            ValueError: a name is not known, the mode needs a renderer and the environment was made without one, the robot
+                would look otherwise in an environment made for images, or nothing would be observed. The environment is
+                then as it was.
         """
         modes = observations.parse_modes(obs_mode, self._modes.layout)
         if modes.needs_renderer and not self.scene.can_render():
             raise ValueError(
                 f"obs_mode={obs_mode!r} needs images, but the environment was made without a renderer: give "
                 f"gymnasium.make that obs_mode, or render_backend={'gpu' if self.device.type == 'cuda' else 'cpu'!r}"
+            )
+        if modes.needs_renderer and self.robot_looks_otherwise_in_images:
+            raise ValueError(
+                f"obs_mode={obs_mode!r} needs images, but the environment was made for none, and so its robot has the "
+                "stock meshes, where an environment made for images has the low-poly ones: give gymnasium.make that "
+                "obs_mode, or robot_visuals='low_poly' or 'stock'"
             )
         before = self._modes, self._obs_mode, self.obs_mode_struct  # type: ignore[has-type]
         self._modes, self._obs_mode = modes, modes.maniskill

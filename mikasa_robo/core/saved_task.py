@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mikasa_robo import tensors
+from mikasa_robo.sim.call_arguments import checked_options
+from mikasa_robo.sim.controllers import leaf_controllers
 from mikasa_robo.workers.nested import map_leaves
 
 from . import saving
 from .hooks import TaskHooks, TaskState
 from .phases import Timeline
+from .seeds import Seed
 from .tabletop import TabletopEnv
 from .visibility import ObjectLayout
 
@@ -25,6 +29,24 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
     _task_state: TaskState | None
     _speeds: Tensor
     _action: Tensor
+
+    def reset(self, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts new episodes; see `SeededEnv.reset`.
+
+        With ``options={"reset_to_env_states": {"env_states": …}}`` they begin in saved states (rows of b), none is drawn,
+        and the observation is made from the state: an ``obs`` beside it is not read.
+
+        Raises:
+            KeyError, TypeError, ValueError: also where a state cannot be restored. Nothing has changed.
+        """
+        options = checked_options(options, self.reset_options)
+        if "reset_to_env_states" in options:
+            self._require_open()
+            rows = self.num_envs if "env_idx" not in options else len(self._checked_env_idx(options["env_idx"]))
+            saved = options["reset_to_env_states"]["env_states"]
+            state = saving.checked_state(saved, self.get_state_dict(), rows, self.device, whole=True)
+            options["reset_to_env_states"] = {"env_states": state}
+        return super().reset(seed, options)
 
     def get_state_dict(self) -> dict[str, Any]:
         """The state of the simulation and the task, including t. A restored episode continues as the saved one would.
@@ -41,28 +63,56 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
 
-        Takes tensors or arrays. The last action becomes zeros. On a CPU, an environment already in its state is left alone.
+        Takes tensors or arrays. The last action becomes zeros, and until the next one the robots stay where they are, or go
+        on to the saved targets of their joints. On a CPU, an environment already in its state is otherwise left alone.
+
+        Raises:
+            KeyError, TypeError, ValueError: the state cannot be restored; the message names what is wrong. Nothing has
+                changed.
         """
         index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
-        index, state_dict = saving.in_order(index, saving.to_tensors(state_dict, len(index), self.device))
-        if "task" in state_dict:
-            saving.check_task(state_dict["task"], self._task_state)  # before anything is overwritten
+        now = self.get_state_dict()
+        index, state_dict = saving.in_order(index, saving.checked_state(state_dict, now, len(index), self.device))
+        named, saved = index, state_dict
         self._action[index] = 0.0
         if not tensors.reads_wait(self.device):
-            index, state_dict = saving.changes(index, state_dict, self.get_state_dict())
+            index, state_dict = saving.changes(index, state_dict, now)
         if len(index):
             super().set_state_dict(state_dict, index if len(index) < self.num_envs else None)
         if "task" in state_dict:
             saving.load_task(state_dict["task"], self._task_state, self._elapsed_steps, self._speeds, index)
             self._show_cues()
-        if "controller" in state_dict:
-            kept = self.agent.get_controller_state()
-            saving.write_rows(kept, state_dict["controller"], index)
-            self.agent.set_controller_state(kept)
+        if "articulations" in saved:
+            self._restart_controllers(named, saved.get("controller"))
 
     def set_state(self, flat: Any, env_idx: Tensor | None = None) -> None:
         """Restores the vector (N, D) that ``get_state`` gives."""
-        self.set_state_dict(saving.unflatten(self._init_raw_state, torch.as_tensor(flat, device=self.device)), env_idx)
+        self.set_state_dict(flat, env_idx)
+
+    def _restart_controllers(self, env_idx: Tensor, saved: Mapping[str, Any] | None) -> None:
+        """Lets controllers and motors begin from the joints' present positions, or from the saved targets (b, …).
+
+        Otherwise they would go on to what they were told before the state was restored.
+        """
+        scene, controller = self.scene, self.agent.controller
+        mask = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        mask[env_idx] = True
+        before, scene._reset_mask = scene._reset_mask, mask
+        try:
+            controller.reset()
+        finally:
+            scene._reset_mask = before
+        if saved is not None:
+            kept = self.agent.get_controller_state()
+            saving.write_rows(kept, saved, env_idx)
+            self.agent.set_controller_state(kept)
+        targets = self.agent.robot.get_qpos().clone()
+        for leaf in leaf_controllers([controller]):
+            if leaf.sets_target_qpos:
+                targets[:, leaf.active_joint_indices] = leaf._target_qpos
+        self._set_drive_targets(env_idx, targets[env_idx])
+        if self._resetting:
+            self._keep_controllers(mask)
 
     def _show_cues(self) -> None:
         """Shows the cue bodies that belong to the restored state: saved states hold the task's objects only.

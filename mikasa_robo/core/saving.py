@@ -9,10 +9,62 @@ import torch
 from torch import Tensor
 
 from mikasa_robo import tensors
+from mikasa_robo.workers import nested
 
 from . import state
 
 CLOCK, SPEEDS = "elapsed_steps", "object_speeds"
+_GIVE = "give what get_state_dict of the same task returned"
+
+
+def checked_state(
+    saved: Any, like: Mapping[str, Any], num_rows: int, device: torch.device, whole: bool = False
+) -> dict[str, Any]:
+    """A saved state as a nested dict of tensors (b, …) that can be restored, checked before anything changes.
+
+    Args:
+        saved: a dict as ``get_state_dict`` returns it, of which parts may be missing, or a vector of ``get_state``.
+        like: a state (N, …) of this environment.
+        num_rows: b.
+        device: where the tensors are wanted.
+        whole: whether an episode begins with it, so that only the controllers may be missing.
+
+    Raises:
+        KeyError: something is missing, or is nothing that this environment has.
+        TypeError: something does not hold numbers.
+        ValueError: something has another shape or number of rows, or bodies are at no finite place.
+    """
+    if not isinstance(saved, Mapping):
+        saved = unflatten(like, to_tensors({"state": saved}, num_rows, device)["state"].reshape(num_rows, -1))
+    wanted = nested.flatten(like)
+    given = {path: leaf for path, leaf in nested.flatten(to_tensors(saved, num_rows, device)).items() if path[1:]}
+    missing = {"/".join(path) for path in wanted.keys() - given.keys() if path[0] in _needed(saved, whole)}
+    if missing:
+        by = "version" if missing & {f"task/{CLOCK}", f"task/{SPEEDS}"} else "task"
+        raise KeyError(
+            f"the saved state lacks {sorted(missing)}: it is not whole, or was saved by another {by}; {_GIVE}"
+        )
+    # other versions of a task may save more, and other control modes other targets
+    unknown = ["/".join(path) for path in given.keys() - wanted.keys() if path[0] not in ("task", "controller")]
+    if unknown:
+        raise KeyError(f"the saved state has {sorted(unknown)}, which this environment does not have; {_GIVE}")
+    restored = {path: given[path] for path in wanted if path in given}
+    for path, leaf in restored.items():
+        shape, expected = tuple(leaf.shape[1:]), tuple(wanted[path].shape[1:])
+        if shape != expected:
+            raise ValueError(
+                f"the saved {'/'.join(path)} has the shape {(num_rows, *shape)}: give {(num_rows, *expected)}"
+            )
+        # reading would wait for a GPU, and a task may say "never" by infinity
+        if path[0] != "task" and not tensors.reads_wait(device) and not leaf.isfinite().all():
+            raise ValueError(f"the saved {'/'.join(path)} holds NaN or infinity: give finite numbers")
+    return nested.unflatten(restored)
+
+
+def _needed(saved: Mapping[str, Any], whole: bool) -> set[str]:
+    """The parts of a state of which nothing may be missing."""
+    given = {"task", "controller"} & set(saved)
+    return given | {"actors", "articulations", "task"} if whole else given
 
 
 def to_tensors(saved: Mapping[str, Any], num_rows: int, device: torch.device, where: str = "") -> dict[str, Any]:
@@ -25,6 +77,7 @@ def to_tensors(saved: Mapping[str, Any], num_rows: int, device: torch.device, wh
         where: path of ``saved``, for messages.
 
     Raises:
+        TypeError: a leaf does not hold numbers.
         ValueError: a leaf has another number of rows.
     """
     made: dict[str, Any] = {}
@@ -33,7 +86,10 @@ def to_tensors(saved: Mapping[str, Any], num_rows: int, device: torch.device, wh
         if isinstance(value, Mapping):
             made[name] = to_tensors(value, num_rows, device, path)
             continue
-        tensor = torch.as_tensor(value, device=device)
+        try:
+            tensor = torch.atleast_1d(torch.as_tensor(value, device=device))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"the saved {path} is {value!r}: give a tensor or an array of numbers") from error
         tensor = tensor[None] if tensor.ndim == 1 else tensor
         if len(tensor) != num_rows:
             raise ValueError(f"the saved {path} has {len(tensor)} rows for {num_rows} environments: give one for each")
@@ -76,14 +132,6 @@ def save_task(task_state: object, elapsed: Tensor, speeds: Tensor) -> dict[str, 
         CLOCK: elapsed.to(torch.float32, copy=True)[:, None],
         SPEEDS: speeds.clone(),
     }
-
-
-def check_task(saved: Mapping[str, Tensor], task_state: object) -> None:
-    """Raises KeyError where ``saved`` lacks what `load_task` needs."""
-    missing = {CLOCK, SPEEDS} - set(saved)
-    if missing:
-        raise KeyError(f"the saved task state lacks {sorted(missing)}: it was saved by another version")
-    state.check_flat(task_state, saved)
 
 
 def load_task(saved: Mapping[str, Tensor], task_state: object, elapsed: Tensor, speeds: Tensor, index: Tensor) -> None:

@@ -120,16 +120,20 @@ class SeededEnv(BatchedSimMixin):
 
     @functools.cached_property
     def _episodes_since(self) -> Tensor:
-        """(N,) int64: episodes begun since, without a seed."""
-        return torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        """(N,) int64: episodes drawn since, without a seed; -1 where not even the seed's own was drawn."""
+        return torch.full((self.num_envs,), -1, dtype=torch.int64, device=self.device)
 
     @property
     def _episode_seed(self) -> np.ndarray | None:
-        """(N,) int64: for each environment the name of its episode; see `episode_name`."""
+        """(N,) int64: for each environment the name of the last episode that it drew; see `episode_name`.
+
+        An environment that begins in a saved state draws none. -1 if it has drawn none since it was seeded.
+        """
         if self._resetting or self._own_episode_seed is None:
             return self._own_episode_seed
         pairs = zip(self._keys, self._episodes_since.tolist(), strict=True)
-        return np.array([episode_name((s, i, k + since)) for (s, i, k), since in pairs], dtype=np.int64)
+        names = [-1 if since < 0 else episode_name((s, i, k + since)) for (s, i, k), since in pairs]
+        return np.array(names, dtype=np.int64)
 
     @_episode_seed.setter
     def _episode_seed(self, seeds: np.ndarray | None) -> None:
@@ -164,12 +168,10 @@ class SeededEnv(BatchedSimMixin):
         if "env_idx" in options:
             options["env_idx"] = self._checked_env_idx(options["env_idx"])
         index = options.get("env_idx", torch.arange(self.num_envs, device=self.device))
-        if seed is None:
-            self._episodes_since[index] += 1
-        else:
+        if seed is not None:
             keys = episode_keys(seed, index.tolist())
             self._generators.seed(index, [(s, i) for s, i, _ in keys])
-            self._episodes_since[index] = 0
+            self._episodes_since[index] = -1
             for env, key in zip(index.tolist(), keys, strict=True):
                 self._keys[env] = key
                 # how many numbers an episode takes is known when they are drawn
@@ -196,4 +198,5 @@ class SeededEnv(BatchedSimMixin):
                 [self._to_skip[env] * columns for env in late],
             )
         self._to_skip.clear()
+        self._episodes_since[env_idx] += 1
         return Uniforms(self._generators.random(env_idx, columns))

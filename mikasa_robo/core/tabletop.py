@@ -68,10 +68,11 @@ class TabletopEnv(SeededEnv):
         links = self.agent.robot.links_map
         return [links[name] for name in TOUCH_LINKS if name in links or name != "camera_link"]
 
-    def _reset_table_and_robot(self, noise: Tensor, qpos: Tensor | None = None) -> None:
+    def _reset_table_and_robot(self, env_idx: Tensor, noise: Tensor, qpos: Tensor | None = None) -> None:
         """Puts table and robot of the environments being reset where they start.
 
         Args:
+            env_idx: (b,) the environments.
             noise: (b, 7) of the arm at its usual start, rad.
             qpos: (b, 9) another start, without noise.
         """
@@ -79,6 +80,26 @@ class TabletopEnv(SeededEnv):
             qpos = constant(START_QPOS, noise.dtype, noise.device).repeat(len(noise), 1)
             qpos[:, :ARM_JOINTS] += noise
         self.table_scene.table.set_pose(self.table_scene.table.initial_pose)
-        self.agent.reset(qpos.to(torch.float32))
+        qpos = qpos.to(torch.float32)
+        self.agent.reset(qpos)
+        self._set_drive_targets(env_idx, qpos)
         base = (ROBOT_BASE_X, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
         self.agent.robot.set_pose(Pose.create(constant(base, torch.float32, self.device)))
+
+    def _set_drive_targets(self, env_idx: Tensor, qpos: Tensor) -> None:
+        """Lets the motors of the robots in ``env_idx`` (b,) drive to ``qpos`` (b, 9), at rest.
+
+        ManiSkill's resets leave the targets of the last action, to which a step without an action would go on.
+        """
+        robot = self.agent.robot
+        if not self.scene.gpu_sim_enabled:  # a single environment
+            robot.set_joint_drive_targets(qpos, robot.active_joints)
+            robot.set_joint_drive_velocity_targets(torch.zeros_like(qpos), robot.active_joints)
+            return
+        px, rows, dof = self.scene.px, robot._data_index[env_idx], qpos.shape[1]
+        px.cuda_articulation_target_qpos.torch()[rows, :dof] = qpos
+        px.cuda_articulation_target_qvel.torch()[rows, :dof] = 0.0
+        # a reset applies everything at its end, motors last: PhysX's last bits depend on the order in which bodies wake up
+        if not self._resetting:
+            px.gpu_apply_articulation_target_position()
+            px.gpu_apply_articulation_target_velocity()

@@ -71,7 +71,7 @@ def _without_gradient(value: Any) -> Any:
 
 
 def checked_options(options: Any, known: Collection[str] | None = None) -> dict[str, Any]:
-    """A copy of the options of a reset.
+    """A copy of the options of a reset, without those of ManiSkill that are None.
 
     Args:
         options: what ``reset`` was given: a dict, or None.
@@ -100,4 +100,4 @@ def checked_options(options: Any, known: Collection[str] | None = None) -> dict[
         raise ValueError(
             f"options['reset_to_env_states']={states!r}: give {{'env_states': what get_state or get_state_dict returned}}"
         )
-    return dict(options)
+    return {name: value for name, value in options.items() if value is not None or name not in RESET_OPTIONS}

@@ -206,6 +206,11 @@ class BatchedSimMixin(BaseEnv):
             return "low_poly" if self._observes_pictures and self.drawn_on_cpu else "stock"
         return self._robot_visuals
 
+    @property
+    def robot_looks_otherwise_in_images(self) -> bool:
+        """Whether an environment that was made for observations with images would draw the robot otherwise."""
+        return self._robot_visuals == "auto" and self.drawn_on_cpu and not self._observes_pictures
+
     def _load_agent(self, *args: Any, **kwargs: Any) -> None:
         low_poly = self.robot_visuals == "low_poly" and self.scene.can_render()
         try:
@@ -282,8 +287,11 @@ class BatchedSimMixin(BaseEnv):
         env_idx = (options or {}).get("env_idx")
         self._was_reset = True
         if env_idx is None:
-            with self._forcing(range(self.num_envs)):
-                return super().reset(seed=seed, options=options)
+            try:
+                with self._forcing(range(self.num_envs)):
+                    return super().reset(seed=seed, options=options)
+            finally:
+                self._kept_controllers = None
         # ManiSkill writes rows through a mask, in ascending order of the envs
         index, order = self._checked_env_idx(env_idx).sort()
         options = {**(options or {}), "env_idx": index}
@@ -291,12 +299,18 @@ class BatchedSimMixin(BaseEnv):
             options["reset_to_env_states"] = tensors.take_rows({"": options["reset_to_env_states"]}, order)[""]
         others = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         others[index] = False
-        self._kept_controllers = (others, SavedControllers(self.agent, self.num_envs))
+        self._keep_controllers(others)
         try:
             with self._forcing(index):
                 return super().reset(seed=seed, options=options)
         finally:
             self._kept_controllers = None
+
+    def _keep_controllers(self, envs: Tensor) -> None:
+        """Lets the reset that is under way leave the controllers of ``envs`` (N,) bool as they are now."""
+        if self._kept_controllers is not None:
+            envs = envs | self._kept_controllers[0]
+        self._kept_controllers = (envs, SavedControllers(self.agent, self.num_envs))
 
     def _clear_sim_state(self) -> None:
         # a single environment only sets velocities here; everything else is set once, after the episode's start is known
@@ -315,6 +329,7 @@ class BatchedSimMixin(BaseEnv):
             scene.px.renew(envs)
             # the end of the reset applies this and fetches it: what ManiSkill does here, it would do twice
             scene.px.stop(envs)
+            self._show_renewed_scene()
             return
         if isinstance(scene, BatchedCpuScene):
             if scene._reset_mask.all():
@@ -326,7 +341,20 @@ class BatchedSimMixin(BaseEnv):
             self._renewal.renew([0])
             (scene.px,) = self._renewal.systems
             self._simulated = False
+            self._show_renewed_scene()
         BatchedSimMixin._clear_sim_state(self)
+
+    def _show_renewed_scene(self) -> None:
+        """Sets the viewer up for the scene that a renewal made: it would go on to hold the old one, which is empty.
+
+        As after any reset of ManiSkill, its camera stays where the user has put it.
+        """
+        viewer, scene = self._viewer, self.scene.sub_scenes[0]
+        if viewer is None or viewer.closed or viewer.scene is scene:
+            return
+        pose = viewer.window.get_camera_pose()
+        self._setup_viewer()
+        viewer.set_camera_pose(pose)
 
     def get_info(self) -> dict[str, Any]:
         """ManiSkill's info."""

@@ -19,7 +19,8 @@ from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.checks import positive_int
+from mikasa_robo.checks import positive_int, step_limit
+from mikasa_robo.core.saving import checked_state
 from mikasa_robo.core.seeds import Seed, episode_keys
 from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.call_arguments import checked_action, checked_options
@@ -74,6 +75,7 @@ class WorkerEnv(gym.Env[Any, Any]):
         description = self._pool.descriptions[0]
         for name in TASK_ATTRIBUTES:
             setattr(self, name, description[name])
+        self._state_like: dict[str, Any] = description["state"]
         self._max_episode_steps: int = description["max_episode_steps"]  # ManiSkill's wrappers expect this name
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         single = self.single_action_space
@@ -90,6 +92,8 @@ class WorkerEnv(gym.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or in those of ``options["env_idx"]``; see `MemoryEnv.reset`.
 
+        An exception in a worker is raised here, and all workers live on; all environments are then to be reset.
+
         Returns:
             the observation and the info of all N environments.
         """
@@ -103,6 +107,9 @@ class WorkerEnv(gym.Env[Any, Any]):
             raise RuntimeError("options['reconfigure'] builds all environments anew: leave options['env_idx'] out")
         keys = None if seed is None else episode_keys(seed, index.tolist())
         states = options.pop("reset_to_env_states", None)
+        if states is not None:
+            # here, because one worker would refuse what the others have begun
+            states = checked_state(states["env_states"], self._state_like, len(index), self.device, whole=True)
         arguments: list[Any] = []
         for rows, local in self._split(index):
             if not rows:
@@ -112,9 +119,10 @@ class WorkerEnv(gym.Env[Any, Any]):
             if partial:
                 own["env_idx"] = local
             if states is not None:
-                own["reset_to_env_states"] = _rows(states, rows)
+                own["reset_to_env_states"] = {"env_states": _rows(states, rows)}
             arguments.append((None if keys is None else [keys[row] for row in rows], own))
         first = next(i for i, argument in enumerate(arguments) if argument is not None)
+        self._was_reset = False
         result = self._gather(self._request("reset", arguments), representative=first)
         self._was_reset = True
         return result["obs"], result["info"]
@@ -158,16 +166,24 @@ class WorkerEnv(gym.Env[Any, Any]):
         return unflatten({path: torch.cat([state[path] for state in states]) for path in states[0]})
 
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Any = None) -> None:
-        """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,)."""
+        """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
+
+        Raises:
+            KeyError, TypeError, ValueError: the state cannot be restored; the message names what is wrong. Nothing has
+                changed.
+        """
         index = self._index(env_idx)
         wrong = {"/".join(path): leaf for path, leaf in flatten(state_dict).items() if not is_batched(leaf, len(index))}
         if wrong:
             raise ValueError(
                 f"the state's {', '.join(wrong)} must have a row for each of the {len(index)} environments to restore"
             )
+        # here, because one worker would refuse what the others have done
+        state = checked_state(state_dict, self._state_like, len(index), self.device)
+        self._was_reset = False
         self._request(
             "set_state_dict",
-            [(_rows(state_dict, rows), None if env_idx is None else local) for rows, local in self._split(index)],
+            [(_rows(state, rows), None if env_idx is None else local) for rows, local in self._split(index)],
         )
         self._was_reset = True
 
@@ -272,6 +288,8 @@ def _shards(env_id: str, num_envs: int, num_workers: int, kwargs: dict[str, Any]
             f"render_mode='human' cannot be used with num_workers={num_workers}: it opens a window for one process; "
             "use 'rgb_array', or leave num_workers out"
         )
+    if kwargs.get("max_episode_steps") is not None:
+        step_limit(kwargs["max_episode_steps"])
     threads = positive_int("sim_threads", kwargs.get("sim_threads", 1))
     pickled = {
         name: _pickled(name, value)

@@ -19,7 +19,7 @@ from typing import Any
 
 from mikasa_robo.sim.render import signal_name
 
-from .process import FAILED, Shard, run_worker, send
+from .process import FAILED, REFUSED, Shard, run_worker, send
 from .shared_memory import SharedTensors, TensorSpec
 
 __all__ = ["WorkerError", "WorkerPool"]
@@ -44,6 +44,16 @@ class _Handle:
     connection: Connection
     log: int
     """File descriptor to which the worker's fault handler writes."""
+
+
+@dataclass
+class _Refusal:
+    """The reply of a worker that raised an exception and lives on."""
+
+    report: str
+    """The traceback."""
+    error: BaseException | None
+    """The exception; None where it cannot be sent."""
 
 
 class WorkerPool:
@@ -107,16 +117,28 @@ class WorkerPool:
 
         Raises:
             WorkerError: a worker died. All others have been ended, too.
+            Exception: what a worker raised and survived, as it was raised there. All workers live on.
         """
         try:
             for handle, argument in zip(self._handles, arguments, strict=True):
                 with contextlib.suppress(OSError):
                     send(handle.connection, (name, argument))
-            return self._replies(name)
+            replies = self._replies(name)
         except BaseException as error:
             # a KeyboardInterrupt, too: replies that were not received would be taken for those to the next request
             self._abort(error)
             raise
+        for number, reply in enumerate(replies):
+            if isinstance(reply, _Refusal):
+                shard = self._handles[number].shard
+                told = RuntimeError(
+                    f"worker {number} (environments {shard.start} to {shard.stop - 1}) could not do {name}; it lives on. "
+                    f"Its report:\n{reply.report.rstrip()}"
+                )
+                if reply.error is None:
+                    raise told
+                raise reply.error from told
+        return replies
 
     def _replies(self, request: str) -> list[Any]:
         replies: dict[int, Any] = {}
@@ -132,7 +154,7 @@ class WorkerPool:
                     if request == _CONSTRUCTION and original is not None:
                         raise original from death
                     raise death
-                replies[key.data] = value
+                replies[key.data] = _Refusal(*value) if kind == REFUSED else value
         return [replies[i] for i in range(len(self._handles))]
 
     def _death(self, number: int, request: str, report: str | None = None) -> WorkerError:

@@ -21,13 +21,24 @@ import torch
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG, TaskSpec
 
-from .nested import Path, flatten, is_batched
+from .nested import Path, flatten, is_batched, map_leaves
 from .shared_memory import SharedTensors, TensorSpec
 
-__all__ = ["ACTION_PATH", "DONE", "FAILED", "TASK_ATTRIBUTES", "Reply", "Shard", "Worker", "run_worker", "send"]
+__all__ = [
+    "ACTION_PATH",
+    "DONE",
+    "FAILED",
+    "REFUSED",
+    "TASK_ATTRIBUTES",
+    "Reply",
+    "Shard",
+    "Worker",
+    "run_worker",
+    "send",
+]
 
-DONE, FAILED = "done", "failed"
-"""The two kinds of message that a worker sends: a result, or a report that an exception ended it."""
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+"""The kinds of message that a worker sends: a result, a report of an exception that it survived, or of one that ended it."""
 ACTION_PATH: Path = ("action",)
 """Where the shared memory holds the actions (N, A)."""
 TASK_ATTRIBUTES = (
@@ -99,7 +110,7 @@ class Worker:
         self._obs, self._info = self._env.reset(seed=[CONSTRUCTOR_SEED + i for i in range(shard.start, shard.stop)])
 
     def describe(self) -> dict[str, Any]:
-        """The task's attributes, its step limit and the tensors of its results, which the main process needs."""
+        """What the main process needs: the task's attributes, its step limit, a state and the tensors of its results."""
         task, count = self._task, self._shard.num_envs
         flags, numbers = torch.zeros(count, dtype=torch.bool), torch.zeros(count)
         result = self._observed() | {"reward": numbers, "terminated": flags, "truncated": flags}
@@ -112,6 +123,7 @@ class Worker:
         return {name: getattr(task, name) for name in TASK_ATTRIBUTES} | {
             "tensor_specs": specs,
             "max_episode_steps": self._env.get_wrapper_attr("_max_episode_steps"),
+            "state": map_leaves(lambda leaf: leaf[:1].cpu(), task.get_state_dict()),
         }
 
     def share_memory(self, descriptor: int, num_envs: int, specs: list[TensorSpec]) -> None:
@@ -217,7 +229,13 @@ def _serve(connection: Connection, shard: Shard) -> None:
             worker.close()
             return
         method: Callable[[Any], Any] = getattr(worker, name)
-        send(connection, (DONE, method(argument)))
+        try:
+            reply = (DONE, method(argument))
+        except Exception as error:
+            if name == "step":  # the batch is no longer at one time, and a simulation that broke in it may stay broken
+                raise
+            reply = (REFUSED, (traceback.format_exc(), _picklable(error)))
+        send(connection, reply)
 
 
 def _exit_with(main_process: int) -> None:
