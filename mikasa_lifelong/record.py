@@ -23,6 +23,17 @@ FORMAT = "mikasa/lifelong/1"
 RECORD_FILE = "record.json"
 AFTER = -1
 """The checkpoint after a stage's consolidation."""
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+    "dict[str, Any]": (dict,),
+    "tuple[str, ...]": (tuple,),
+    "list[Measurement]": (list,),
+}
+"""What JSON holds for each kind of field."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,9 @@ class Record:
             values["tasks"] = tuple(values["tasks"])
             values["measurements"] = [Measurement(**m) for m in values["measurements"]]
             record = cls(**values)
+            _require_kinds(record)
+            for measurement in record.measurements:
+                _require_kinds(measurement)
             record.array()
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise LifelongError(f"{source} is broken ({type(error).__name__}: {error}); move it away") from error
@@ -135,6 +149,15 @@ class Record:
             mean = math.fsum(m.value for m in found) / len(found)
             writer.writerow((found[0].step, stage, "" if loss is None else loss, mean))
         return text.getvalue()
+
+
+def _require_kinds(part: Record | Measurement) -> None:
+    """Raise TypeError where a field holds something else than it is declared to."""
+    for item in fields(part):
+        value, kinds = getattr(part, item.name), _KINDS[str(item.type)]
+        wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        if wrong or (isinstance(value, tuple) and not all(isinstance(name, str) for name in value)):
+            raise TypeError(f"{item.name} is {value!r}, which is no {item.type}")
 
 
 def read_record(run_dir: Path) -> Record:

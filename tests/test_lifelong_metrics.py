@@ -131,6 +131,10 @@ def test_a_record_survives_the_disk(tmp_path: Path) -> None:
         ("mikasa/lifelong/1", "mikasa/lifelong/2", r"has the format 'mikasa/lifelong/2', expected 'mikasa/lifelong/1'"),
         ('"seed"', '"sede"', r"is broken \(KeyError: 'seed'\)"),
         ('"task": 2', '"task": 7', r"is broken \(IndexError"),
+        ('"seed": 1', '"seed": "one"', r"is broken \(TypeError: seed is 'one', which is no int\)"),
+        ('"stream": "own"', '"stream": ["own"]', r"is broken \(TypeError: stream is \['own'\], which is no str\)"),
+        ('"complete": true', '"complete": 1', r"is broken \(TypeError: complete is 1, which is no bool\)"),
+        ('"value": 0', '"value": true', r"is broken \(TypeError: value is True, which is no float\)"),
         ('"format"', "format", r"cannot be read"),
     ],
 )
