@@ -256,6 +256,15 @@ def test_closeness_is_one_less_tanh() -> None:
     assert rewards.closeness(x.double()).dtype == torch.float64
 
 
+def test_progress_is_flat_nowhere() -> None:
+    left = torch.linspace(0, 5, 51)
+    for start in (0.1, 0.6):
+        value = rewards.progress(left, start)
+        assert bool((value.diff() < 0).all())
+        assert value[[0, 10]].tolist() == pytest.approx([1.0, start])
+        assert float(value.min()) > 0
+
+
 def test_terms_do_not_depend_on_the_number_of_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     one, other = torch.rand(2, 1000, 3, generator=generator)

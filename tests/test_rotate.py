@@ -35,6 +35,7 @@ from mikasa_robo.tasks.rotate import (
     RotateState,
     folded,
     heading,
+    long_axis,
     sample_peg,
     tilt,
     wrapped,
@@ -242,12 +243,12 @@ def test_rewards_rise_with_the_turn(env: Env) -> None:
     turn = []
     for part in (-0.5, 0.0, 0.5, 0.9):
         record = turn_slowly(env, s.target * part)
-        turn.append(record["info/reward_terms/progress"])
+        turn.append(record["info/reward_terms/progress"] / task.reward_scales["progress"])
     far = s.target.abs() > 0.25  # half of a small angle is near enough: success pays instead
     assert int(far.sum()) >= 3
-    assert float(torch.stack(turn[:2]).max()) < 0.02, (
-        "nothing for a peg that lies where it lay or was turned the wrong way"
-    )
+    lies = turn[1]
+    torch.testing.assert_close(lies, torch.full_like(lies, 0.1), rtol=0, atol=0.02)  # whatever the angle
+    assert bool((turn[0] < 0.1)[far].all()), "less for a peg that was turned the wrong way"
     assert bool((turn[2] > turn[1] + 0.3)[far].all())
     assert isinstance(s, RotateState)
 
@@ -449,15 +450,21 @@ def test_a_peg_that_stands_on_end_keeps_its_angle(tasks: dict[str, Rotate]) -> N
     assert torch.allclose(s.turned, torch.full((COUNT,), 0.5), atol=1e-4)
 
 
-def test_a_grasp_takes_both_fingers(tasks: dict[str, Rotate]) -> None:
+def test_a_grasp_takes_both_fingers_and_the_peg_between_them(tasks: dict[str, Rotate]) -> None:
     task, s = tasks["strict"], fresh()
+    held, pressed = step_data(s.start), step_data(s.start)
+    held.tcp[:, :3] = s.start[:, :3] + 0.1 * long_axis(s.start[:, 3:])  # near an end
+    pressed.tcp[:, 2] = 2 * HALF_WIDTH + 0.005  # closed fingertips on top
     for links, grasped in (((0, 1), False), ((0, 2), False), ((1, 2), True), ((), False)):
         touching = NO_TOUCH.clone()
         touching[:, list(links), 0] = True
-        task.update_state(s, step_data(s.start), touching)
+        task.update_state(s, held, touching)
         assert bool((s.grasped == grasped).all())
+        task.update_state(s, pressed, touching)
+        assert not bool(s.grasped.any())
     touching[:] = True
-    task.update_state(s, step_data(s.start, elapsed=0), touching)
+    held.responding[:] = False
+    task.update_state(s, held, touching)
     assert not bool(s.grasped.any())
 
 

@@ -262,13 +262,18 @@ def test_nothing_counts_before_the_response(env: Env) -> None:
         assert not bool(task.outcome(s, step_data(s.start, elapsed=elapsed))["success"].any())
 
 
-def test_a_grasp_takes_both_fingers(env: Env) -> None:
+def test_a_grasp_takes_both_fingers_and_the_cube_between_them(env: Env) -> None:
     task, s = task_of(env), fresh()
+    held, pressed = step_data(s.start), step_data(s.start)
+    held.tcp[:, :3] = s.start + 0.01
+    pressed.tcp[:, 2] = 2 * HALF_SIZE + 0.005  # closed fingertips on top
     for links, grasped in (((0, 1), False), ((0, 2), False), ((1, 2), True), ((), False)):
         touching = NO_TOUCH.clone()
         touching[:, list(links), 0] = True
-        task.update_state(s, step_data(s.start), touching)
+        task.update_state(s, held, touching)
         assert bool((s.grasped == grasped).all())
+        task.update_state(s, pressed, touching)
+        assert not bool(s.grasped.any())
 
 
 def test_the_oracle_is_the_start_whatever_happens(env: Env) -> None:
@@ -307,7 +312,10 @@ def test_the_reward_rises_along_the_way_there_and_back(env: Env) -> None:
     assert bool(s.reached.all())
     assert torch.allclose(task.reward_terms(s, look)["progress"], torch.ones(MANY))
     s.reached[:] = False
-    assert float(task.reward_terms(s, look)["progress"].max()) < 1e-5, "the start is the start"
+    assert torch.allclose(task.reward_terms(s, look)["progress"], torch.tensor(0.1 * LEG)), "the start is the start"
+    look.objects[:, CUBE, 0] -= 0.1  # away from the goal
+    assert bool((task.reward_terms(s, look)["progress"] < 0.1 * LEG - 0.005).all())
+    look.objects[:, CUBE, 0] += 0.1
     s.reached[:] = True
     look.joint_speed[:] = 0
     s.rested[:] = 2

@@ -69,6 +69,18 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
     return closeness(tensors.length(way) + (height + way[:, 2]).clamp(min=0), sharpness)
 
 
+def progress(left: Tensor, start: float = 0.1) -> Tensor:
+    """What has been done of a way, (N,): 1 at its end, ``start`` where all of it is left, falling ever more slowly beyond.
+
+    It is flat nowhere. A policy that has moved something the wrong way, or too far, must earn by moving it back.
+
+    Args:
+        left: (N,) how much of the way is left, at least 0; 1 where nothing has been done.
+        start: the value there, in (0, 1).
+    """
+    return (1 - (1 - start) * left.clamp(max=1)) / left.clamp(min=1)
+
+
 def still(joint_speed: Tensor, sharpness: float = 2.0) -> Tensor:
     """1 - tanh(sharpness · speed), (N,), for the largest joint speed (N,), rad/s: 1 for an arm at rest."""
     return closeness(joint_speed, sharpness)

@@ -14,6 +14,7 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.tabletop import FINGERS
+from mikasa_robo.tensors import length
 
 from .rolling_ball import (
     RollingBallTask,
@@ -57,8 +58,8 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
 
     Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``stop`` for a
-    ball that is grasped or slow at the hand, ``grasp`` for both fingers on it, ``lift`` for the height of a grasped ball,
-    ``still`` for an arm at rest once the ball is held up.
+    ball that is grasped or slow at the hand, ``grasp`` for a ball between both fingers, ``lift`` for the height of a grasped
+    ball, ``still`` for an arm at rest once the ball is held up.
 
     Args:
         speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
@@ -92,18 +93,24 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
             "static": data.static,
         }
 
+    @staticmethod
+    def _between_fingers(s: InterceptGrabState, data: StepData) -> Tensor:
+        """(N,) bool: both fingers are on the ball and the TCP is inside it. A ball that rolls against closed fingers is not."""
+        return s.grasped & (length(data.tcp[:, :3] - data.objects[:, 0, :3]) < BALL_RADIUS)
+
     def reward_terms(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
         height = self._height(data)
-        held = s.grasped & (height > LIFT_HEIGHT)
-        grasped = s.grasped.to(height.dtype)
+        between = self._between_fingers(s, data)
+        held = between & (height > LIFT_HEIGHT)
+        grasped = between.to(height.dtype)
         slow = rewards.closeness(ball_speed(data)) * at_hand(data)
         return {
             "reach": rewards.closeness(distance_to_way(data)),
-            "stop": torch.where(s.grasped, 1.0, slow),
+            "stop": torch.where(between, 1.0, slow),
             "grasp": grasped,
             "lift": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
             "still": rewards.still_when(held, data.joint_speed),
         }
 
     def state_features(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
-        return super().state_features(s, data) | {"grasped": s.grasped}
+        return super().state_features(s, data) | {"grasped": self._between_fingers(s, data)}

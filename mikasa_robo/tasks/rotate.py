@@ -37,7 +37,7 @@ joint cannot turn farther."""
 NEAR = 0.05  # m, largest distance of the peg's centre from where it was when acting began, in x and in y (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
-BEYOND = math.pi / 4  # rad, how far beyond the target the reward's progress falls to 0 at the earliest
+BEYOND = math.pi / 4  # rad, how far beyond the target the reward's progress is at least as at the start
 STANDING = 0.1  # a peg whose unit axis is shorter than this, seen from above, stands on end and has no heading
 
 
@@ -106,7 +106,7 @@ class RotateState:
     turned: Tensor  # (N,) angle by which the peg has been turned so far, rad; whole turns count
     heading: Tensor  # (N,) yaw of the peg after the last step, rad; before the response that of `returned`
     spin: Tensor  # (N,) speed of the yaw over the last step, rad/s
-    grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step
+    grasped: Tensor  # (N,) bool, both fingers were on the peg in the last step, with the peg between them
     rested: Tensor  # (N,) int64, control steps in a row that peg and robot have been at rest
     mistaken: Tensor  # (N,) bool, the peg was set down at another angle
 
@@ -181,11 +181,11 @@ class Rotate(MemoryEnv[RotateState]):
     long axis is more than 0.1 rad from where it came back, and not at its goal. Oracle: what remains to be turned the
     shorter way, in [-π/2, π/2).
 
-    Dense reward: ``progress`` is the share of the angle that has been turned; it falls again beyond the target, to 0 at
-    `BEYOND` or at the angle itself, whichever is more. It pays nothing before the peg has been turned, however small the
-    angle is. ``align`` pays for a hand with its fingers on both long sides. RotateStrict's ``place`` is ``progress`` times
-    the nearness to the start, so that to leave the peg where it is earns nothing either. ``still`` pays once the peg is
-    turned (Strict: in place and level).
+    Dense reward: ``progress`` is 0.1 for a peg that lies where it lay, however small the angle is, 1 at the target, and falls
+    on both sides: beyond the target, and where the peg is turned the wrong way (`rewards.progress`). ``align`` pays for a
+    hand with its fingers on both long sides, ``grasp`` for a peg between both fingers. RotateStrict's ``place`` is the share
+    of the angle that has been turned, times the nearness to the start, so that to leave the peg where it is earns nothing.
+    ``still`` pays once the peg is turned (Strict: in place and level).
 
     Args:
         both_ways: whether the prompted angle may be clockwise.
@@ -247,7 +247,7 @@ class Rotate(MemoryEnv[RotateState]):
         s.spin = turn.abs().to(torch.float32) * self.control_freq
         s.turned = (s.turned + turn).to(torch.float32)
         s.heading = now.to(torch.float32)
-        s.grasped = touching[:, FINGERS, 0].all(dim=1) & data.responding
+        s.grasped = touching[:, FINGERS, 0].all(dim=1) & self._between_fingers(data) & data.responding
         rests = (data.elapsed > self.timeline.response_start) & self._at_rest(s, data) & data.static
         s.rested = rest.count_rest(s.rested, rests)
         elsewhere = (self._angle(s.turned).abs() > TOLERANCE) & ~self._facing(s)
@@ -300,23 +300,29 @@ class Rotate(MemoryEnv[RotateState]):
         peg = data.objects[:, 0]
         done = self._facing(s)
         remaining, way = self._remaining(s), s.goal.abs()
-        # A peg that was turned too far must earn by being turned back, however small the angle was.
-        way = torch.where(remaining * s.goal < 0, way.clamp(min=BEYOND), way)
-        progress = (1 - remaining.abs() / way).clamp(min=0)
+        # a small angle leaves little room beyond the target
+        left = remaining.abs() / torch.where(remaining * s.goal < 0, way.clamp(min=BEYOND), way)
         if self.strict:
             done = done & stays_in_place(s.returned, peg) & is_level(peg)
         terms = {
             "reach": rewards.reach(data.tcp[:, :3], peg[:, :3]),
             "align": 1 - self._in_hand(data)[1] ** 2,
             "grasp": s.grasped.to(peg.dtype),
-            "progress": progress,
+            "progress": rewards.progress(left),
             "still": rewards.still_when(done, data.joint_speed, data.responding),
         }
         if self.strict:
             up = 1 - 2 * (peg[:, 4] ** 2 + peg[:, 5] ** 2)  # z component of the peg's z axis
             away = length(self._away(s, data)[:, :2])
-            terms["place"] = progress * rewards.closeness(away) * up.clamp(0, 1)
+            terms["place"] = (1 - left).clamp(min=0) / (1 + (away / NEAR) ** 2) * up.clamp(0, 1)
         return terms
+
+    @staticmethod
+    def _between_fingers(s: StepData) -> Tensor:
+        """(N,) bool: the TCP is inside the peg. Closed fingers that press on it from above touch it, too."""
+        way, axis = s.tcp[:, :3] - s.objects[:, 0, :3], long_axis(s.objects[:, 0, 3:7])
+        along = total((way * axis).unbind(-1))
+        return (length(way - along[:, None] * axis) < HALF_WIDTH) & (along.abs() < HALF_LENGTH)
 
     @staticmethod
     def _in_hand(s: StepData) -> tuple[Tensor, Tensor]:
@@ -377,7 +383,15 @@ class RotateStrict(Rotate):
     """
 
     strict: ClassVar[bool] = True
-    reward_scales: ClassVar[dict[str, float]] = {**RotateLenient.reward_scales, "place": 2}
+    # To push an end turns the peg at once, but carries it away: a grasp alone pays more than the end of that.
+    reward_scales: ClassVar[dict[str, float]] = {
+        "reach": 1,
+        "align": 0.5,
+        "grasp": 3,
+        "progress": 1,
+        "place": 5,
+        "still": 0.5,
+    }
 
     def overlay_facts(self, s: RotateState) -> dict[str, list[str]]:
         moved = torch.linalg.norm(self.object_layout.read()[:, 0, :2] - s.returned[:, :2], dim=-1)

@@ -56,7 +56,7 @@ class ShellState:
     places: Tensor  # (N, 3, 2) m, x and y of the three places
     held: Tensor  # (N, 3) int64, control steps of touch of each mug (see `hold_touches`)
     counted: Tensor  # (N, 3) bool, right mug touched
-    grasped: Tensor  # (N,) bool, both fingers were on the right mug in the last step
+    grasped: Tensor  # (N,) bool, both fingers were on the right mug in the last step, with the TCP inside it
     mistaken: Tensor  # (N,) bool
     ball: Tensor  # (N, 2) m, x and y of the ball; it goes with its mug for as long as the mug covers it
     decided: Tensor  # (N,) bool, the episode has succeeded or failed; only then does the ball come on view again
@@ -144,8 +144,8 @@ class ShellGame(MemoryEnv[ShellState]):
     success; an agent can then try one mug after another, which needs no memory.
 
     Dense reward: ``reach`` pays for nearness to the right mug (Push: to the place behind it), ``touch`` for how long it has
-    been touched, ``grasp`` for both fingers on it, ``place`` for how far it was pushed or lifted, ``still`` for an arm at
-    rest once the mug was touched, stands in the zone or is lifted.
+    been touched, ``grasp`` for both fingers on it and the hand inside it, ``place`` for how far it was pushed or lifted,
+    ``still`` for an arm at rest once the mug was touched, stands in the zone or is lifted.
 
     Args:
         mode: "touch", "push" or "pick".
@@ -188,7 +188,9 @@ class ShellGame(MemoryEnv[ShellState]):
         settled = data.elapsed > self.timeline.response_start
         s.held, new = hold_touches(s.held, touching.any(dim=1), settled, sums=~is_target)
         s.counted, wrong_touch = record_touches(new, s.counted, is_target)
-        s.grasped = (touching[:, FINGERS] & is_target[:, None]).any(dim=2).all(dim=1) & data.responding
+        # closed fingers that press on it from above touch it, too
+        inside = covered(data.tcp[:, :3], self._target_mug(s, data)[:, None, :7])[:, 0]
+        s.grasped = (touching[:, FINGERS] & is_target[:, None]).any(dim=2).all(dim=1) & inside & data.responding
         mugs = data.objects[:, 1:]
         uncovered = highest_rim_point(mugs[..., :7]) > UNCOVERED
         misplaced = uncovered

@@ -42,7 +42,7 @@ class TakeItBackState:
     returned: Tensor  # (N, 3) m, the cube's centre when acting begins: its start, or where it came back
     goal: Tensor  # (N, 2) m, x and y of the discs' centre
     reached: Tensor  # (N,) bool, the cube has been on the goal
-    grasped: Tensor  # (N,) bool, both fingers were on the cube in the last step
+    grasped: Tensor  # (N,) bool, both fingers were on the cube in the last step, with the cube between them
     rested: Tensor  # (N,) int64, control steps in a row that cube and robot have been at rest
     mistaken: Tensor  # (N,) bool, the cube was set down elsewhere
 
@@ -107,8 +107,8 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     Then the cube comes back elsewhere: x ∈ [-0.125, -0.085], y ∈ ±0.08 m (uniform), whatever the start was. All else is as
     above. A guess is right in at most 18.4 % of episodes: the share of the possible starts within 0.03 m of one of them.
 
-    Dense reward: ``reach`` pays for nearness to the cube, ``grasp`` for both fingers on it, ``progress`` for the share of
-    both legs that lies behind it, and ``still`` for an arm at rest once the cube is back.
+    Dense reward: ``reach`` pays for nearness to the cube, ``grasp`` for holding it between both fingers, ``progress`` for the
+    share of both legs that lies behind it, and ``still`` for an arm at rest once the cube is back.
 
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
@@ -177,7 +177,9 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
         # until the first step of the response phase the layout puts the cube where it belongs
         acted = data.elapsed > self.timeline.response_start
         s.reached = s.reached | (acted & (self._to_middle(s, data) == 0))
-        s.grasped = touching[:, FINGERS, 0].all(dim=1) & data.responding
+        # closed fingers that press on it from above touch it, too
+        inside = length(data.tcp[:, :3] - data.objects[:, 0, :3]) < HALF_SIZE
+        s.grasped = touching[:, FINGERS, 0].all(dim=1) & inside & data.responding
         lying = rest.lying(data.objects[:, 0, 2], HALF_SIZE)
         rests = acted & lying & self._at_rest(data) & data.static
         s.rested = rest.count_rest(s.rested, rests)
@@ -220,20 +222,19 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     def reward_terms(self, s: TakeItBackState, data: StepData) -> dict[str, Tensor]:
         """The unweighted terms; see the class for what each of them pays for.
 
-        ``progress`` pays `LEG` for each leg and the rest for reaching the goal, so that this never costs anything. On the
-        way back it also falls where the cube is farther from its start than the goal is: a cube that was carried past the
+        ``progress`` pays `LEG` for each leg and the rest for reaching the goal, so that this never costs anything. It also
+        falls where the cube is farther from where it has to go than when the leg began: a cube that was carried past the
         disc, or was lifted from it, must earn by coming closer.
         """
         way_there = length(s.goal - s.returned[:, :2])
         way_back = length(s.goal - s.start[:, :2])
-        there = 1 - self._to_middle(s, data) / (way_there - self.goal_tolerance)
-        left = self._to_region(s, data) / (way_back - self.region_radius)
-        back = (1 - LEG * left.clamp(max=1)) / left.clamp(min=1)
+        there = rewards.progress(self._to_middle(s, data) / (way_there - self.goal_tolerance))
+        back = rewards.progress(self._to_region(s, data) / (way_back - self.region_radius), 1 - LEG)
         arrived = s.reached & (self._to_region(s, data) == 0)
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": s.grasped.to(way_back.dtype),
-            "progress": torch.where(s.reached, back, LEG * there.clamp(min=0)),
+            "progress": torch.where(s.reached, back, LEG * there),
             "still": rewards.still_when(arrived, data.joint_speed, data.responding),
         }
 
