@@ -164,6 +164,17 @@ def test_the_reward_rises_from_reaching_to_success(env: Env) -> None:
     assert bool((paid(task, s, step_data(s, 0.05)) == rewards.maximum(task.reward_scales)).all())
 
 
+def test_a_ball_that_lies_against_closed_fingers_is_not_paid_as_a_grasp(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    held, against = step_data(s), step_data(s)
+    against.tcp[:, 1] += BALL_RADIUS + 0.01  # the fingertips, next to each other, stop the ball
+    for look, paid_for in ((held, 1.0), (against, 0.0)):
+        task.update_state(s, look, touch(*BOTH))
+        assert bool((task.reward_terms(s, look)["grasp"] == paid_for).all())
+        assert bool((task.state_features(s, look)["grasped"] == bool(paid_for)).all())
+    assert bool(s.grasped.all()), "success asks for the touch of both fingers, as before"
+
+
 def test_standing_still_pays_nothing_before_the_ball_is_held_up(env: Env) -> None:
     task, s = task_of(env), fresh()
     for links, height in (((), 0.0), ((), 0.05), (BOTH, 0.0)):

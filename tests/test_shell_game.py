@@ -328,6 +328,20 @@ def test_pick_height_is_that_of_the_lowest_point(envs: dict[str, Env], height: f
     assert bool((task.outcome(s, lying)["success"] == success).all())
 
 
+def test_a_grasp_takes_both_fingers_and_a_hand_inside_the_mug(envs: dict[str, Env]) -> None:
+    task, s = task_of(envs["pick"]), fresh()
+    held, pressed = step_data(s), step_data(s)
+    mug = held.objects[torch.arange(MANY), 1 + s.target, :3]
+    held.tcp[:, :3] = pressed.tcp[:, :3] = mug
+    pressed.tcp[:, 2] = MUG_HEIGHT + 0.005  # closed fingertips on its top
+    for look, links, grasped in ((held, (1, 2), True), (held, (1,), False), (pressed, (1, 2), False)):
+        task.update_state(s, look, touch(s.target, *links))
+        assert bool((s.grasped == grasped).all())
+        assert bool((task.reward_terms(s, look)["grasp"] == float(grasped)).all())
+    task.update_state(s, held, touch((s.target + 1) % 3, 1, 2))
+    assert not bool(s.grasped.any()), "another mug"
+
+
 # ---------------------------------------------------------------------- by physics
 def inside(env: Env) -> Tensor:
     """(N,) bool: the ball is within its mug, and not on the table unless the episode is decided."""
