@@ -583,6 +583,18 @@ def test_fingers_across_the_peg_are_aligned_and_along_it_are_not(tasks: dict[str
         assert torch.allclose(told, expected, atol=1e-5)
 
 
+def test_fingers_pay_that_are_open_until_the_peg_is_between_them(tasks: dict[str, Rotate]) -> None:
+    task, s = tasks["lenient"], fresh()
+    across = quaternion_raw_multiply(about("z", heading(s.start[:, 3:])), about("x", math.pi))
+    paid_for = []
+    for height, fingers in ((0.1, 0.0), (0.1, 0.02), (0.1, 0.04), (0.0, HALF_WIDTH)):
+        look_now = step_data(s.start)
+        look_now.tcp[:, 2], look_now.tcp[:, 3:] = HALF_WIDTH + height, across
+        look_now.fingers[:] = fingers
+        paid_for.append(float(task.reward_terms(s, look_now)["align"].mean()))
+    assert paid_for == pytest.approx([0.0, 0.02 / 0.035, 1.0, 1.0], abs=1e-3)
+
+
 def test_features_tell_where_the_peg_is(tasks: dict[str, Rotate]) -> None:
     task, s = tasks["strict"], fresh()
     turn_by(task, s, s.target / 2)

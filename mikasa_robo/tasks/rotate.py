@@ -36,6 +36,7 @@ HARD_ANGLE = 2.0
 joint cannot turn farther."""
 NEAR = 0.05  # m, largest distance of the peg's centre from where it was when acting began, in x and in y (Strict)
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
+OPEN = 0.035  # m, joint position of a finger that has room for the peg
 REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
 BEYOND = math.pi / 4  # rad, how far beyond the target the reward's progress is at least as at the start
 STANDING = 0.1  # a peg whose unit axis is shorter than this, seen from above, stands on end and has no heading
@@ -181,11 +182,11 @@ class Rotate(MemoryEnv[RotateState]):
     long axis is more than 0.1 rad from where it came back, and not at its goal. Oracle: what remains to be turned the
     shorter way, in [-π/2, π/2).
 
-    Dense reward: ``progress`` is 0.1 for a peg that lies where it lay, however small the angle is, 1 at the target, and falls
-    on both sides: beyond the target, and where the peg is turned the wrong way (`rewards.progress`). ``align`` pays for a
-    hand with its fingers on both long sides, ``grasp`` for a peg between both fingers. RotateStrict's ``place`` is the share
-    of the angle that has been turned, times the nearness to the start, so that to leave the peg where it is earns nothing.
-    ``still`` pays once the peg is turned (Strict: in place and level).
+    Dense reward: ``progress`` is 0.1 for a peg that lies where it lay, however small the angle is, 1 at the target, and
+    falls on both sides: beyond the target, and where the peg is turned the wrong way (`rewards.progress`). ``align`` pays
+    for a hand with its fingers open on both long sides, ``grasp`` for a peg between both fingers. RotateStrict's ``place``
+    is the share of the angle that has been turned, times the nearness to the start, so that to leave the peg where it is
+    earns nothing. ``still`` pays once the peg is turned (Strict: in place and level).
 
     Args:
         both_ways: whether the prompted angle may be clockwise.
@@ -306,7 +307,7 @@ class Rotate(MemoryEnv[RotateState]):
             done = done & stays_in_place(s.returned, peg) & is_level(peg)
         terms = {
             "reach": rewards.reach(data.tcp[:, :3], peg[:, :3]),
-            "align": 1 - self._in_hand(data)[1] ** 2,
+            "align": (1 - self._in_hand(data)[1] ** 2) * self._open_enough(data),
             "grasp": s.grasped.to(peg.dtype),
             "progress": rewards.progress(left),
             "still": rewards.still_when(done, data.joint_speed, data.responding),
@@ -323,6 +324,10 @@ class Rotate(MemoryEnv[RotateState]):
         way, axis = s.tcp[:, :3] - s.objects[:, 0, :3], long_axis(s.objects[:, 0, 3:7])
         along = total((way * axis).unbind(-1))
         return (length(way - along[:, None] * axis) < HALF_WIDTH) & (along.abs() < HALF_LENGTH)
+
+    def _open_enough(self, s: StepData) -> Tensor:
+        """(N,) in [0, 1]: how wide the fingers are open for the peg to fit between them; 1 where it is there."""
+        return torch.where(self._between_fingers(s), 1.0, (s.fingers / OPEN).clamp(max=1))
 
     @staticmethod
     def _in_hand(s: StepData) -> tuple[Tensor, Tensor]:

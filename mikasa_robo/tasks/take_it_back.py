@@ -107,8 +107,8 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     Then the cube comes back elsewhere: x ∈ [-0.125, -0.085], y ∈ ±0.08 m (uniform), whatever the start was. All else is as
     above. A guess is right in at most 18.4 % of episodes: the share of the possible starts within 0.03 m of one of them.
 
-    Dense reward: ``reach`` pays for nearness to the cube, ``grasp`` for holding it between both fingers, ``progress`` for the
-    share of both legs that lies behind it, and ``still`` for an arm at rest once the cube is back.
+    Dense reward: ``reach`` pays for nearness to the cube, ``grasp`` for holding it between both fingers, ``progress`` for
+    the share of both legs that lies behind it, and ``still`` for an arm at rest once the cube is back.
 
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
