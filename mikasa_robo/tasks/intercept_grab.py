@@ -95,7 +95,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
 
     @staticmethod
     def _between_fingers(s: InterceptGrabState, data: StepData) -> Tensor:
-        """(N,) bool: both fingers are on the ball and the TCP is inside it, so the ball does not lie against closed fingers."""
+        """(N,) bool: both fingers are on the ball and the TCP is inside it; else it may lie against closed fingers."""
         return s.grasped & (length(data.tcp[:, :3] - data.objects[:, 0, :3]) < BALL_RADIUS)
 
     def reward_terms(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
