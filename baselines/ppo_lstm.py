@@ -189,7 +189,8 @@ def update(
 ) -> dict[str, float]:
     """One PPO update from a rollout, with ``warming`` of the critic alone; returns figures for the log.
 
-    A ``teacher`` adds its loss, except in the warm-up: the memory does not change then.
+    A ``teacher`` adds its loss. In the warm-up only its read-out learns, and the memory does not change: the gradients of a
+    read-out that knows nothing yet would spoil a memory that was learnt before.
     """
     dist = dist or DistContext()
     steps, n = batch.rewards.shape
@@ -207,7 +208,6 @@ def update(
         obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
         rescale_values(network, returns, dist)
         unit = value_unit(network)
-    teacher = None if warming else teacher
     if teacher is not None:
         assert batch.oracle is not None
         teacher.learn_scale(batch.oracle, dist)
@@ -228,6 +228,7 @@ def update(
                 assert y is not None
                 assert batch.oracle is not None
                 assert batch.known is not None
+                y = y.detach() if warming else y
                 lesson, told = teacher.loss(y, batch.oracle[:, part], batch.known[:, part], count)  # noqa: B023
                 return term + lesson, torch.cat([found, told])
 
