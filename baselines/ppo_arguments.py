@@ -70,8 +70,8 @@ class PPOArgs(CommonArgs):
     separate_grad_norms: bool = False
     """Limit the norm of the critic's gradient and that of all other parameters apart, each by --max-grad-norm."""
     value_warmup_steps: int = 0
-    """In so many environment steps at the beginning only the critic and the read-out of --oracle-weight learn, and the policy
-    stays as it is. For --init-from, where they are new and their errors would spoil the policy. The statistics of
+    """In so many environment steps at the beginning only the critic and the read-out of --oracle-weight learn, and the
+    policy stays as it is. For --init-from, where they are new and their errors would spoil the policy. The statistics of
     --normalize-obs go on."""
 
     def check(self) -> None:
