@@ -70,7 +70,7 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
 
 
 def progress(left: Tensor, start: float = 0.1) -> Tensor:
-    """What has been done of a way, (N,): 1 at its end, ``start`` where all of it is left, falling ever more slowly beyond.
+    """Progress along a way, (N,): 1 at its end, ``start`` at its beginning, and falling ever more slowly beyond that.
 
     It is flat nowhere. A policy that has moved something the wrong way, or too far, must earn by moving it back.
 

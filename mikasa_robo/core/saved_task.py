@@ -72,18 +72,18 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
         """
         index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
         now = self.get_state_dict()
-        index, state_dict = saving.in_order(index, saving.checked_state(state_dict, now, len(index), self.device))
-        named, saved = index, state_dict
+        index, saved = saving.in_order(index, saving.checked_state(state_dict, now, len(index), self.device))
         self._action[index] = 0.0
+        rows, changed = index, saved
         if not tensors.reads_wait(self.device):
-            index, state_dict = saving.changes(index, state_dict, now)
-        if len(index):
-            super().set_state_dict(state_dict, index if len(index) < self.num_envs else None)
-        if "task" in state_dict:
-            saving.load_task(state_dict["task"], self._task_state, self._elapsed_steps, self._speeds, index)
+            rows, changed = saving.changes(index, saved, now)
+        if len(rows):
+            super().set_state_dict(changed, rows if len(rows) < self.num_envs else None)
+        if "task" in changed:
+            saving.load_task(changed["task"], self._task_state, self._elapsed_steps, self._speeds, rows)
             self._show_cues()
         if "articulations" in saved:
-            self._restart_controllers(named, saved.get("controller"))
+            self._restart_controllers(index, saved.get("controller"))
 
     def set_state(self, flat: Any, env_idx: Tensor | None = None) -> None:
         """Restores the vector (N, D) that ``get_state`` gives."""

@@ -38,7 +38,7 @@ NEAR = 0.05  # m, largest distance of the peg's centre from where it was when ac
 LEVEL = 0.1  # rad, largest roll and pitch (Strict)
 OPEN = 0.035  # m, joint position of a finger that has room for the peg
 REST_TURN = 0.2  # rad/s: a peg that turns slower than this is at rest
-BEYOND = math.pi / 4  # rad, how far beyond the target the reward's progress is at least as at the start
+BEYOND = math.pi / 4  # rad, a peg turned less far than this beyond its target has more progress than an untouched one
 STANDING = 0.1  # a peg whose unit axis is shorter than this, seen from above, stands on end and has no heading
 
 
@@ -388,15 +388,8 @@ class RotateStrict(Rotate):
     """
 
     strict: ClassVar[bool] = True
-    # To push an end turns the peg at once, but carries it away: a grasp alone pays more than the end of that.
-    reward_scales: ClassVar[dict[str, float]] = {
-        "reach": 1,
-        "align": 0.5,
-        "grasp": 3,
-        "progress": 1,
-        "place": 5,
-        "still": 0.5,
-    }
+    # Pushing an end turns the peg at once but carries it away. A grasp alone must pay more than such a push.
+    reward_scales: ClassVar[dict[str, float]] = {**RotateLenient.reward_scales, "grasp": 3, "progress": 1, "place": 5}
 
     def overlay_facts(self, s: RotateState) -> dict[str, list[str]]:
         moved = torch.linalg.norm(self.object_layout.read()[:, 0, :2] - s.returned[:, :2], dim=-1)

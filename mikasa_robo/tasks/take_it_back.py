@@ -31,7 +31,7 @@ GOAL_X = (0.2, 0.25)  # m
 GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region, whose centres are at least 0.15 m apart
 MIN_TOLERANCE = 0.005  # m, of the goal's centre
-LEG = 0.4  # what the way to the goal is worth of the reward's progress, and the way back
+LEG = 0.4  # share of the reward's progress for the way to the goal, and again for the way back
 
 
 @dataclass
