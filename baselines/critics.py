@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from .distributed import DistContext
 
-__all__ = ["CRITIC_STATE", "ValueScale", "is_critic_parameter", "last_layer", "rescale_values", "value_unit"]
+__all__ = [
+    "CRITIC_STATE",
+    "ValueScale",
+    "is_critic_parameter",
+    "last_layer",
+    "output_gain",
+    "rescale_values",
+    "value_unit",
+]
 
 CRITIC_STATE = "state of the critic"
 """Key of what the critic alone sees, in observations during training; see ``--critic-obs``."""
@@ -27,11 +35,20 @@ def last_layer(network: nn.Module) -> nn.Linear:
     return layer
 
 
+def output_gain(scaled: bool) -> float:
+    """Gain of the initial weights of a critic's last layer; ``scaled``: whether its values have a `ValueScale`."""
+    return 0.0 if scaled else 1.0
+
+
 class ValueScale(nn.Module):
     """Running mean and standard deviation of the targets of a critic, which predicts values in that unit.
 
     When the statistics change, the last layer of the critic is changed so that all values stay the same (PopArt, van Hasselt
     et al., 2016, arXiv 1602.07714). The statistics are exponential averages over updates.
+
+    A new critic begins with the value 0 (`output_gain`), and after the first update with the mean of the targets. Random
+    values of about 1 would be far larger than the returns of most dense rewards. The first targets and the critic's first
+    errors would come from them.
 
     Args:
         decay: weight of earlier updates against the present one.
@@ -64,11 +81,14 @@ class ValueScale(nn.Module):
     def update(self, targets: Tensor, layer: nn.Linear, dist: DistContext) -> None:
         """Add the targets (...) of one update, those of all processes, and change ``layer`` so that values stay the same."""
         before, scale = self.mean_and_std()
+        new = not bool(self.weight > 0) and not bool(layer.weight.any())
         values = targets.double()
         sums = dist.sum(torch.stack([values.sum(), values.square().sum(), torch.ones_like(values).sum()]))
         self.moments.lerp_(sums[:2] / sums[2], 1.0 - self.decay)
         self.weight.lerp_(torch.ones_like(self.weight), 1.0 - self.decay)
         mean, std = self.mean_and_std()
+        if new:
+            return  # the critic's output is 0, which from now on stands for the mean
         layer.weight.mul_(scale / std)
         layer.bias.mul_(scale / std).add_((before - mean) / std)
 

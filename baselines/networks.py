@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mikasa_robo.deprecation import deprecated_names
 
 from .arguments import ArgumentError
-from .critics import ValueScale
+from .critics import ValueScale, output_gain
 from .distributions import Distribution
 from .encoder import mlp
 from .memory import make_memory
@@ -101,7 +101,7 @@ class ActorCritic(FeedForwardPolicyNetwork):
         self.hidden_sizes = tuple(hidden_sizes)
         # A small last layer starts the policy near zero motion: with delta control the arm then stays where it is.
         self.actor = mlp(self.features, self.hidden_sizes, self.action.parameters, output_gain=0.01)
-        self.critic = mlp(self.features, self.hidden_sizes, 1, output_gain=1.0)
+        self.critic = mlp(self.features, self.hidden_sizes, 1, output_gain=output_gain(normalize_returns))
         self.add_log_std(init_log_std, exploration)
         self.value_scale = ValueScale() if normalize_returns else None
 
@@ -158,7 +158,7 @@ class RecurrentActorCritic(PolicyNetwork):
         self.memory = make_memory(memory, width, **{"hidden_size": memory_size, **(memory_kwargs or {})})
         joined = width + self.memory.output_size
         self.actor = mlp(joined, self.head_sizes, self.action.parameters, output_gain=0.01)
-        self.critic = mlp(joined + self.critic_features, self.head_sizes, 1, output_gain=1.0)
+        self.critic = mlp(joined + self.critic_features, self.head_sizes, 1, output_gain=output_gain(normalize_returns))
         self.add_log_std(init_log_std, exploration)
         self.value_scale = ValueScale() if normalize_returns else None
 

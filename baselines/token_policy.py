@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import ArgumentError
-from .critics import ValueScale
+from .critics import ValueScale, output_gain
 from .distributions import Distribution
 from .encoder import IMAGE_FEATURES, JOINED_VECTOR
 from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
@@ -89,7 +89,9 @@ class TokenPolicy(PolicyNetwork):
             read += self.reading.outputs
         self.head_inputs = self.memory.output_size + read
         self.actor = relu_mlp(self.head_inputs, self.head_sizes, self.action.parameters)
-        self.critic = relu_mlp(self.head_inputs + self.critic_features, self.head_sizes, 1, gain=1.0)
+        self.critic = relu_mlp(
+            self.head_inputs + self.critic_features, self.head_sizes, 1, gain=output_gain(normalize_returns)
+        )
         self.add_log_std(init_log_std, exploration)
         self.value_scale = ValueScale() if normalize_returns else None
 

@@ -20,7 +20,7 @@ from mikasa_robo.baselines.critics import CRITIC_STATE, ValueScale, last_layer
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.env_wrappers import ShowStateToCritic
-from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs, adapt_learning_rate, apply_gradients, part_loss, value_loss
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
@@ -85,6 +85,22 @@ def test_values_stay_the_same_when_their_scale_changes() -> None:
     assert mean.item() == pytest.approx(30.0)
     assert std.item() == pytest.approx((10100 / 9 - 900) ** 0.5)
     torch.testing.assert_close(scale(critic(x)), before, atol=1e-5, rtol=1e-5)
+
+
+def test_a_new_critic_with_a_scale_begins_with_0_and_then_with_the_mean_of_the_targets() -> None:
+    """Random values of about 1 would spoil the first targets of a task whose returns are far smaller."""
+    network = ActorCritic(3, 2, hidden_sizes=(8,), normalize_returns=True)
+    scale, x = network.value_scale, torch.randn(10, 3)
+    assert scale is not None
+
+    def values() -> torch.Tensor:
+        return network.value_of(x, x)
+
+    assert not values().any()
+    scale.update(torch.tensor([0.1, 0.2, 0.3]), last_layer(network.critic), ALONE)
+    torch.testing.assert_close(values(), torch.full((10,), 0.2))
+    scale.update(torch.tensor([0.3, 0.5]), last_layer(network.critic), ALONE)
+    torch.testing.assert_close(values(), torch.full((10,), 0.2), msg="from then on values stay the same")
 
 
 def test_the_learning_rate_follows_the_divergence_within_its_bounds() -> None:
