@@ -8,10 +8,20 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
-__all__ = ["boolean", "number", "number_range", "one_of", "positive_int", "step_limit", "warn_hard", "whole_number"]
+__all__ = [
+    "boolean",
+    "number",
+    "number_range",
+    "one_of",
+    "positive_int",
+    "step_limit",
+    "warn_hard",
+    "whole_number",
+    "whole_range",
+]
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None, unit: str = "") -> int:
@@ -34,6 +44,24 @@ def whole_number(name: str, value: Any, least: int = 0, most: int | None = None,
             limits = f" from {least} to {most}"
         raise ValueError(f"{name}={value!r} must be a whole number{of_what}{limits}")
     return whole
+
+
+def whole_range(name: str, value: Any, least: int, most: int) -> tuple[int, int]:
+    """``value`` as two ints (low, high) with ``least <= low <= high <= most``; a single int is both of them.
+
+    Args:
+        name: the argument's name, for the message.
+        value: what the caller passed: a whole number, or a sequence of two.
+        least: smallest value allowed.
+        most: largest value allowed.
+    """
+    given = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value, value]
+    pair = [_as_int(v) for v in given]
+    if len(pair) == 2 and pair[0] is not None and pair[1] is not None and least <= pair[0] <= pair[1] <= most:
+        return pair[0], pair[1]
+    raise ValueError(
+        f"{name}={value!r} must be a whole number from {least} to {most}, or two of them (low, high) with low <= high"
+    )
 
 
 def positive_int(name: str, value: Any) -> int:

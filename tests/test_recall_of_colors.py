@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -212,31 +213,56 @@ def test_the_next_target() -> None:
     assert bool(s.is_target.gather(1, next_target(s, distance, ordered=False)[:, None]).all())
 
 
-def test_a_touch_pays_more_than_the_way_to_the_next_one_costs(env: Env) -> None:
-    """Wherever the next target is: touching is never punished."""
+def test_a_touch_pays_once_and_more_than_hovering_earns_in_many_steps(env: Env) -> None:
     task, s = task_of(env), fresh()
     near = step_data()
     near.tcp[:, :3] = torch.tensor([0.0, 0.0, 0.0])
+    rows = torch.arange(MANY)
 
-    def reward() -> Tensor:
+    def reward() -> tuple[Tensor, Tensor]:
+        """The weighted sum, and what `progress` pays of it."""
         terms = task.reward_terms(s, near)
         assert set(terms) == set(task.reward_scales)
         for value in terms.values():
             assert bool(((value >= 0) & (value <= 1)).all())
-        return torch.stack([task.reward_scales[name] * value for name, value in terms.items()]).sum(dim=0)
+        weighted = {name: task.reward_scales[name] * value for name, value in terms.items()}
+        return torch.stack(list(weighted.values())).sum(dim=0), weighted["progress"]
 
     for place in range(2):
         near.objects[..., :3] = 10.0  # the others are far away
-        near.objects[torch.arange(MANY), s.target[:, place], :3] = 0.0
+        near.objects[rows, s.target[:, place], :3] = 0.0
         touching = torch.zeros(MANY, 3, 9, dtype=torch.bool)
-        touching[torch.arange(MANY), 1, s.target[:, place]] = True
+        touching[rows, 1, s.target[:, place]] = True
         task.update_state(s, near, touching)
-        before = reward()
+        hovering, once = reward()
+        assert not bool(once.any())
         task.update_state(s, near, touching)
-        assert bool((reward() > before).all())
-        task.update_state(s, near, torch.zeros_like(touching))
-        task.update_state(s, near, torch.zeros_like(touching))
-        assert bool((reward() > before).all())
+        touched, once = reward()
+        assert bool((once == task.reward_scales["progress"]).all())
+        assert bool((touched > 10 * hovering).all())
+        for still_touching in (touching, torch.zeros_like(touching), torch.zeros_like(touching), touching, touching):
+            task.update_state(s, near, still_touching)
+            assert not bool(reward()[1].any()), "not for touching it longer, and not for touching it again"
+
+
+def test_what_a_touch_paid_is_not_paid_again_after_a_reset_or_in_a_restored_state(env: Env) -> None:
+    task = task_of(env)
+    for restored in (False, True):
+        env.reset(seed=0)
+        saved = task.get_state_dict()
+        s = task.task_state
+        touching = torch.zeros(N, 3, 9, dtype=torch.bool)
+        touching[torch.arange(N), 1, s.target[:, 0]] = True
+        data = task._read_sim(task.elapsed_steps)
+        data.responding = torch.ones(N, dtype=torch.bool)
+        for _ in range(2):
+            task.update_state(s, data, touching)
+        assert bool(task.reward_terms(s, data)["progress"].all())
+        if restored:
+            task.set_state_dict(saved)
+        else:
+            env.reset(seed=1)
+        assert not bool(task.reward_terms(task.task_state, data)["progress"].any())
 
 
 @pytest.mark.parametrize("n", [1, 10, 3.0, "3", True])
@@ -276,9 +302,9 @@ def test_a_hand_touches_three_cubes_one_after_another() -> None:
 
 
 # ---------------------------------------------------------------------- names of earlier versions
-@pytest.mark.parametrize("start_counted", [3, -1, 1.5, True, None])
+@pytest.mark.parametrize("start_counted", [3, -1, 1.5, True, None, [0, 3], [2, 1], [1], [0.0, 2], "12"])
 def test_the_number_of_targets_that_count_from_the_start_is_checked(start_counted: Any) -> None:
-    with pytest.raises(ValueError, match=f"start_counted={start_counted}.*"):
+    with pytest.raises(ValueError, match=re.escape(f"start_counted={start_counted!r} must be")):
         gym.make("SeqOfColors3-v0", start_counted=start_counted)
 
 
@@ -315,6 +341,19 @@ def test_an_episode_may_begin_with_targets_that_count_already(env_id: str) -> No
     assert bool((fresh_state.complete & ~fresh_state.mistaken).all())
     for made in (env, plain):
         made.close()
+
+
+@pytest.mark.parametrize("env_id", ["SeqOfColors3-v0", "ChainOfColors3-v0"])
+def test_each_episode_may_draw_how_many_targets_count_already(env_id: str) -> None:
+    """A draw of its own, so that the rest of an episode is as it is without a range."""
+    env, plain = (make(env_id, 64, start_counted=given) for given in ([0, 2], 0))
+    env.reset(seed=5), plain.reset(seed=5)
+    s, whole = task_of(env).task_state, task_of(plain).task_state
+    assert torch.equal(s.target, whole.target)
+    assert torch.equal(s.home, whole.home)
+    assert set(s.counted.sum(dim=1).tolist()) == {0, 1, 2}
+    assert bool((s.counted == (s.is_target & (s.rank < s.counted.sum(dim=1, keepdim=True)))).all()), "the first ones"
+    env.close(), plain.close()
 
 
 def test_tasks_with_the_earlier_names_go_on_working(env: Env) -> None:

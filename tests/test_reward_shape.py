@@ -12,10 +12,12 @@ from torch import Tensor
 
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv
+from mikasa_robo.core.rewards import maximum
 from mikasa_robo.experts.arm import facing_down, quaternion_product
 from mikasa_robo.experts.policies import OBS_MODE, Expert
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.taking_back import LEAN, TakeItBackSkill
+from mikasa_robo.tasks.colored_cubes import RecallColors
 from mikasa_robo.tasks.rolling_ball import RollingBallTask
 from mikasa_robo.tasks.shell_game import ShellGame
 
@@ -55,6 +57,7 @@ class Played:
     """Three policies in the same episodes."""
 
     reward: Tensor  # (T, 3, M) normalized_dense
+    paid_once: Tensor  # (T, 3, M) what `progress` paid of it where it pays once for each target; else zeros
     success: Tensor  # (T, 3, M) bool
     start: int  # the first step of the response phase
 
@@ -64,9 +67,13 @@ class Played:
         return (self.reward * weight[:, None, None]).sum(0)
 
     def correlations(self) -> list[float]:
-        """Spearman's rank correlation of the expert's reward with time, for each episode that succeeds."""
+        """Spearman's rank correlation of the expert's reward with time, for each episode that succeeds.
+
+        What is paid once counts from then on.
+        """
         found = []
-        for won, reward in zip(self.success[:, EXPERT].T, self.reward[:, EXPERT].T, strict=True):
+        worth = (self.reward + self.paid_once.cumsum(0) - self.paid_once)[:, EXPERT]
+        for won, reward in zip(self.success[:, EXPERT].T, worth.T, strict=True):
             if bool(won.any()):
                 found.append(rank_correlation(reward[self.start : int(won.to(torch.int8).argmax()) + 1]))
         return found
@@ -98,7 +105,7 @@ def play(env_id: str) -> Played:
         down = quaternion_product(lean.expand_as(down), down)
     up, opened = torch.tensor([0.0, 0.0, HOVER]), torch.ones(3 * EPISODES)
     over = torch.zeros(3 * EPISODES, dtype=torch.bool)
-    reward, success = [], []
+    reward, paid_once, success = [], [], []
     for _ in range(task.horizon):
         action = expert.act(obs, info)
         action[over, :-1] = 0.0
@@ -107,11 +114,14 @@ def play(env_id: str) -> Played:
         obs, paid, _, _, info = env.step(action)
         over = over | info["success"]
         reward.append(paid)
+        once = info["reward_terms"]["progress"] if isinstance(task, RecallColors) else torch.zeros_like(paid)
+        paid_once.append(once / maximum(task.reward_scales))
         success.append(info["success"])
     env.close()
     shape = (-1, 3, EPISODES)
     return Played(
         torch.stack(reward).reshape(shape),
+        torch.stack(paid_once).reshape(shape),
         torch.stack(success).reshape(shape),
         max(task.timeline.response_start - 1, 0),
     )

@@ -31,6 +31,9 @@ CUE_SPACING = 0.08
 NEEDED_RESPONSE, NEEDED_FOR_ANOTHER = 25, 9
 """Response steps that an arm needs for the first touch, and for each further one, see `timeline_for`."""
 
+PROGRESS_SCALE = 20.0
+"""Weight of what a touch pays once, where there are several targets."""
+
 CueOrder = Literal["simultaneous", "sequential"]
 Arrangement = Callable[[Tensor, int, float], Tensor]
 
@@ -166,7 +169,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     candidate is (`build_candidate`).
 
     Dense reward: ``reach`` pays for nearness to the next target, ``touch`` for how long it has been touched, with several
-    targets ``progress`` for the share that was touched, and ``still`` for an arm at rest once all were touched.
+    targets ``progress`` for each one that was touched, once, and ``still`` for an arm at rest once all were touched.
 
     Args:
         num_candidates: number of candidates in the response phase, K.
@@ -185,6 +188,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     cue_bodies: ClassVar[bool] = True
     radius: ClassVar[float] = 0.02 * 2**0.5
     """Radius of the circle in which each candidate fits, seen from above, m."""
+    more_draws: int = 0
+    """Number of uniforms that `sample` takes after those of `sample_choice`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -199,15 +204,16 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def __init__(self, *args: Any, num_candidates: int, num_targets: int, cue_steps: int, **kwargs: Any) -> None:
         self.num_candidates, self.num_targets = num_candidates, num_targets
         self.cue_steps_per_item = whole_number("cue_steps", cue_steps, 1, unit="control steps")
-        self.draws = draws_of_choice(num_candidates, num_targets)  # type: ignore[misc]
+        self.draws = draws_of_choice(num_candidates, num_targets) + self.more_draws  # type: ignore[misc]
         self.reward_scales = {"reach": 1.0, "touch": 1.0, "still": 0.5}  # type: ignore[misc]
         self.needed_response = NEEDED_RESPONSE + NEEDED_FOR_ANOTHER * (num_targets - 1)  # type: ignore[misc]
         if num_targets > 1:
-            # After a touch the next target is far away, and `reach` and `touch` fall back to nearly 0. `progress` has to
-            # rise by more than these lose.
-            self.reward_scales["progress"] = 2.0 * num_targets
+            # It pays once: if every step paid for what was touched before, a mistake would lose all of that, and PPO would
+            # learn to touch nothing more. And it pays more than a hand that hovers near a target earns in many steps.
+            self.reward_scales["progress"] = PROGRESS_SCALE
         if self.cue_order == "sequential":
             cue_steps *= num_targets
+        self._newly_counted = torch.zeros(0, dtype=torch.bool)  # (N,), a further target was touched in the last step
         super().__init__(*args, cue_steps=cue_steps, **kwargs)
 
     @abstractmethod
@@ -229,8 +235,20 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def layout(self, s: ChoiceState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         return choice_layout(s, elapsed, self.timeline.phase(elapsed), self.cue_steps_per_item, self.cue_order)
 
+    def _initialize_episode(self, env_idx: Tensor, options: dict[str, Any]) -> None:
+        super()._initialize_episode(env_idx, options)
+        if len(self._newly_counted) != self.num_envs:
+            self._newly_counted = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._newly_counted[env_idx] = False
+
+    def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
+        super().set_state_dict(state_dict, env_idx)
+        self._newly_counted[slice(None) if env_idx is None else env_idx] = False
+
     def update_state(self, s: ChoiceState, data: StepData, touching: Tensor) -> None:
+        before = s.counted
         update_choice(s, touching.any(dim=1), data.responding, self.ordered)
+        self._newly_counted = (s.counted & ~before).any(dim=1)
 
     def outcome(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
         fail = s.mistaken & (self.on_mistake == "fail")
@@ -262,7 +280,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             "still": rewards.still_when(s.complete, data.joint_speed, data.responding),
         }
         if self.num_targets > 1:
-            terms["progress"] = s.counted.sum(dim=1) / self.num_targets
+            terms["progress"] = self._newly_counted.to(near.dtype)
         return terms
 
     def oracle(self, s: ChoiceState) -> Tensor:

@@ -26,6 +26,8 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 1e6
 """Range of a weight in `override_scales`, within which float32 rewards neither overflow nor vanish."""
 BESIDE, ABOVE = 0.05, 0.08
 """A hand that is farther than `BESIDE` from its target in x and y should be `ABOVE` it, over the target's neighbours, m."""
+LOWER = 3.0
+"""Metres of distance for each metre by which the hand is lower than that."""
 
 
 def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
@@ -62,11 +64,11 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
 
     `reach` pays for the straight way, which leads through the target's neighbours. Here the TCP should be at least as
     high as a profile: `ABOVE` the target where it is farther than `BESIDE` from it in x and y, falling linearly to 0 at
-    half of `BESIDE`. How much lower the TCP is counts as distance too.
+    half of `BESIDE`. How much lower the TCP is counts as distance too, `LOWER` times.
     """
     beside = tensors.length(way[:, :2])
     height = ABOVE * (2 * beside / BESIDE - 1).clamp(0, 1)
-    return closeness(tensors.length(way) + (height + way[:, 2]).clamp(min=0), sharpness)
+    return closeness(tensors.length(way) + LOWER * (height + way[:, 2]).clamp(min=0), sharpness)
 
 
 def progress(left: Tensor, start: float = 0.1) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from mani_skill.utils.structs import Actor
@@ -10,10 +11,10 @@ from torch import Tensor
 from mikasa_robo.assets.bodies import build_colored_cube
 from mikasa_robo.assets.palette import COLORS, color_codes
 from mikasa_robo.catalog import recall_response_steps
-from mikasa_robo.checks import whole_number
+from mikasa_robo.checks import whole_number, whole_range
 from mikasa_robo.core.choice import ChoiceState, ChoiceTask, names_of
 from mikasa_robo.core.phases import MOST_STEPS
-from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.core.sampling import Uniforms, index_below
 
 COLOR_NAMES = tuple("olive (orange)" if name == "olive" else name for name in COLORS)
 """The nine colours as a spectator sees them: the palette's olive is drawn in orange."""
@@ -37,8 +38,10 @@ class RecallColors(ChoiceTask):
         response_steps: control steps to act in. An ID's value is for its own ``n``: give more with a larger ``n``, or
             None for what the catalog gives to ``n`` cubes that are shown one after another (`recall_response_steps`).
         start_counted: for a curriculum, the number of targets, the first in the order shown, that count as touched when an
-            episode begins; 0 (the task itself) to n - 1. Cue and oracle still hold all ``n``. From there on it is the task
-            as it is for an arm that has come so far: the same rewards, and to touch such a cube again is a mistake.
+            episode begins; 0 (the task itself) to n - 1. Two numbers (low, high): each episode draws its own number from
+            these and those between, all with the same probability. Cue and oracle still hold all ``n``. From there on it
+            is the task as it is for an arm that has come so far: the same rewards, and to touch such a cube again is a
+            mistake.
         arm: see `MemoryEnv`. With "held", SeqOfColors and ChainOfColors add the steps of cue and delay, which the hold takes
             away, to the response: an arm that may not get ready meanwhile would be late.
         **kwargs: see `MemoryEnv`.
@@ -53,14 +56,16 @@ class RecallColors(ChoiceTask):
         cue_steps: int,
         delay_steps: int,
         response_steps: int | None,
-        start_counted: int = 0,
+        start_counted: int | Sequence[int] = 0,
         arm: Literal["free", "held"] = "free",
         **kwargs: Any,
     ) -> None:
         self.n = whole_number("n", n, 2, 9)
         if n == 9 and not self.ordered:
             raise ValueError("n=9: all nine candidates would be targets, with nothing to remember; use 2 to 8")
-        self.start_counted = whole_number("start_counted", start_counted, 0, self.n - 1)
+        self.start_counted = whole_range("start_counted", start_counted, 0, self.n - 1)
+        low, high = self.start_counted
+        self.more_draws = int(low < high)
         sequential = self.cue_order == "sequential"
         if response_steps is None and sequential:
             response_steps = recall_response_steps(n, self.ordered)
@@ -86,7 +91,9 @@ class RecallColors(ChoiceTask):
 
     def sample(self, u: Uniforms) -> ChoiceState:
         s = super().sample(u)
-        s.counted.scatter_(1, s.target[:, : self.start_counted], True)
+        low, high = self.start_counted
+        counted = low + index_below(u.take(1), high - low + 1) if self.more_draws else low
+        s.counted = s.is_target & (s.rank < counted)
         return s
 
     def object_features(self) -> Tensor:
