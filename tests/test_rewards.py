@@ -158,6 +158,19 @@ def test_the_action_is_copied_as_it_came() -> None:
     assert action_rows(torch.ones(8), torch.zeros(1, 8)).shape == (1, 8)
 
 
+@pytest.mark.parametrize("of", [torch.full, np.full])
+def test_a_reset_leaves_the_callers_action_as_it_is(of: Any) -> None:
+    """ManiSkill's pd_joint_pos_vel keeps the action that it is given, and writes into it at a reset."""
+    env = make("RememberColor3-v0", 2, control_mode="pd_joint_pos_vel")
+    env.reset(seed=0)
+    given = of((2, env.action_space.shape[-1]), 0.25)
+    for _ in range(2):
+        env.step(given)
+        env.reset(seed=0)
+    env.close()
+    assert bool((given == 0.25).all())
+
+
 class Economical(RememberColor):
     """RememberColor with a term of the user's own."""
 

@@ -16,6 +16,7 @@ from mikasa_robo.checks import number, one_of
 from mikasa_robo.deprecation import deprecated_names, renamed_attributes
 from mikasa_robo.sim.env import RobotVisuals
 from mikasa_robo.tensors import length
+from mikasa_robo.workers.nested import map_leaves
 
 from . import observations, rewards, state
 from .arm_hold import ArmHold
@@ -23,7 +24,7 @@ from .hooks import TaskState
 from .phases import timeline_for
 from .sampling import normal
 from .saved_task import SavedTask
-from .step_data import STATIC_SPEED, StepData, action_rows
+from .step_data import STATIC_SPEED, StepData, action_rows, copied
 from .tabletop import ARM_JOINTS, START_QPOS, TOUCH_LINKS
 from .touch_sensor import FORCE_THRESHOLD, TouchSensor
 from .visibility import ObjectLayout
@@ -163,6 +164,8 @@ class MemoryEnv(SavedTask[TaskState]):
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         before = self.object_layout.read()[..., :3]
+        # pd_joint_pos_vel keeps what it is given and writes into it at the next reset
+        action = map_leaves(copied, action)
         action = self._step_held(action) if self.held_steps else super()._step_action(action)
         self._action = action_rows(action, self._action)
         # the simulator's buffers are fresh here; BaseEnv counts the step only afterwards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,11 @@ class StepData:
     def static(self) -> Tensor:
         """(N,) bool: the robot is static."""
         return self.joint_speed < STATIC_SPEED
+
+
+def copied(action: Any) -> Any:
+    """A copy of an action, a tensor or an array; None and numbers as they are."""
+    return action.clone() if isinstance(action, Tensor) else copy.copy(action)
 
 
 def action_rows(action: Any, like: Tensor) -> Tensor:
