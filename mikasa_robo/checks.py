@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 __all__ = [
@@ -55,8 +55,10 @@ def whole_range(name: str, value: Any, least: int, most: int) -> tuple[int, int]
         least: smallest value allowed.
         most: largest value allowed.
     """
-    given = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value, value]
-    pair = [_as_int(v) for v in given]
+    try:
+        pair = [] if isinstance(value, str | bytes) else [_as_int(v) for v in value]
+    except TypeError:  # not a sequence
+        pair = [_as_int(value)] * 2
     if len(pair) == 2 and pair[0] is not None and pair[1] is not None and least <= pair[0] <= pair[1] <= most:
         return pair[0], pair[1]
     raise ValueError(
