@@ -13,8 +13,10 @@ from torch import Tensor
 import mikasa_robo
 from mikasa_robo.assets.bodies import BALL_RADIUS
 from mikasa_robo.catalog import CATALOG, TaskSpec
+from mikasa_robo.core import rewards
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv, StepData
+from mikasa_robo.tasks.colored_cubes import RecallColors
 from mikasa_robo.tasks.intercept import Intercept
 from mikasa_robo.tasks.intercept_grab import InterceptGrab
 from mikasa_robo.tasks.rotate import Rotate, heading
@@ -304,3 +306,15 @@ def go_to(env: Env, target: Tensor, gripper: float = -1.0, reach: float = 0.1, s
     size = torch.linalg.norm(delta, dim=1, keepdim=True).clamp(min=1e-9)
     delta = delta * (size.clamp(max=speed) / size)
     return torch.cat([delta, torch.full((len(delta), 1), gripper)], dim=1)
+
+
+def paid_once(task: MemoryEnv[Any], info: dict[str, Any]) -> Tensor:
+    """(N,) the part of this step's normalized reward that is paid once, for a touch among several; else zeros."""
+    if not isinstance(task, RecallColors):
+        return torch.zeros(task.num_envs, device=task.device)
+    return rewards.normalized(info["reward_terms"]["progress"], task.reward_scales)
+
+
+def collected(reward: Tensor, once: Tensor) -> Tensor:
+    """Rewards (T, …) in which what is paid once, ``once`` (T, …), counts from then on."""
+    return reward + once.cumsum(dim=0) - once

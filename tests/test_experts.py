@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from task_helpers import MECHANICS, base, make
+from task_helpers import MECHANICS, base, collected, make, paid_once
 from torch import Tensor
 
 import mikasa_robo
 from benchmarks import memory_need
 from mikasa_robo.catalog import CATALOG, CERTIFICATIONS
-from mikasa_robo.core.rewards import maximum
 from mikasa_robo.experts import policies
 from mikasa_robo.experts.arm import Arm, facing_down, quaternion_product, rotation_vector
 from mikasa_robo.experts.evaluation import Outcome, evaluate
@@ -25,7 +24,6 @@ from mikasa_robo.experts.policies import OBS_MODE, ExhaustiveSearch, Expert, Ran
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import View, look
 from mikasa_robo.experts.touching import TouchSkill
-from mikasa_robo.tasks.colored_cubes import RecallColors
 from mikasa_robo.tools import expert as command
 from mikasa_robo.tools.output import put_between_marks
 
@@ -66,15 +64,13 @@ def test_the_expert_reaches_its_goal_and_the_reward_rises_along_its_path(env_id:
     obs, info = env.reset(seed=7)
     expert.reset()
     rewards: list[Tensor] = []
-    paid_once: list[Tensor] = []
+    once: list[Tensor] = []
     success: list[Tensor] = []
     over = torch.zeros(EPISODES, dtype=torch.bool)
     while not bool(over.all()) and len(rewards) < task.horizon:
         obs, reward, _, _, info = env.step(expert.act(obs, info))
         rewards.append(reward)
-        paid_once.append(
-            info["reward_terms"]["progress"] if isinstance(task, RecallColors) else torch.zeros_like(reward)
-        )
+        once.append(paid_once(task, info))
         success.append(info["success"])
         over |= info["success"] | info["fail"]
     start = task.timeline.response_start
@@ -84,8 +80,7 @@ def test_the_expert_reaches_its_goal_and_the_reward_rises_along_its_path(env_id:
     rate = float(won.any(dim=0).to(torch.float32).mean())
     assert rate >= memory_need.goal(CATALOG[env_id]) - 0.05, rate
     ends = won.to(torch.int8).argmax(dim=0)
-    once = torch.stack(paid_once) / maximum(task.reward_scales)
-    worth = reward + once.cumsum(dim=0) - once
+    worth = collected(reward, torch.stack(once))
     thirds = torch.stack(
         [
             torch.stack([part.mean() for part in worth[start : int(ends[i]), i].tensor_split(3)])

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from task_helpers import FAMILIES, base, make
+from task_helpers import FAMILIES, base, collected, make, paid_once
 from torch import Tensor
 
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv
-from mikasa_robo.core.rewards import maximum
 from mikasa_robo.experts.arm import facing_down, quaternion_product
 from mikasa_robo.experts.policies import OBS_MODE, Expert
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.taking_back import LEAN, TakeItBackSkill
-from mikasa_robo.tasks.colored_cubes import RecallColors
 from mikasa_robo.tasks.rolling_ball import RollingBallTask
 from mikasa_robo.tasks.shell_game import ShellGame
 
@@ -57,7 +55,7 @@ class Played:
     """Three policies in the same episodes."""
 
     reward: Tensor  # (T, 3, M) normalized_dense
-    paid_once: Tensor  # (T, 3, M) what `progress` paid of it where it pays once for each target; else zeros
+    once: Tensor  # (T, 3, M) the part of it that is paid once
     success: Tensor  # (T, 3, M) bool
     start: int  # the first step of the response phase
 
@@ -72,7 +70,7 @@ class Played:
         What is paid once counts from then on.
         """
         found = []
-        worth = (self.reward + self.paid_once.cumsum(0) - self.paid_once)[:, EXPERT]
+        worth = collected(self.reward, self.once)[:, EXPERT]
         for won, reward in zip(self.success[:, EXPERT].T, worth.T, strict=True):
             if bool(won.any()):
                 found.append(rank_correlation(reward[self.start : int(won.to(torch.int8).argmax()) + 1]))
@@ -105,7 +103,7 @@ def play(env_id: str) -> Played:
         down = quaternion_product(lean.expand_as(down), down)
     up, opened = torch.tensor([0.0, 0.0, HOVER]), torch.ones(3 * EPISODES)
     over = torch.zeros(3 * EPISODES, dtype=torch.bool)
-    reward, paid_once, success = [], [], []
+    reward, once, success = [], [], []
     for _ in range(task.horizon):
         action = expert.act(obs, info)
         action[over, :-1] = 0.0
@@ -114,14 +112,13 @@ def play(env_id: str) -> Played:
         obs, paid, _, _, info = env.step(action)
         over = over | info["success"]
         reward.append(paid)
-        once = info["reward_terms"]["progress"] if isinstance(task, RecallColors) else torch.zeros_like(paid)
-        paid_once.append(once / maximum(task.reward_scales))
+        once.append(paid_once(task, info))
         success.append(info["success"])
     env.close()
     shape = (-1, 3, EPISODES)
     return Played(
         torch.stack(reward).reshape(shape),
-        torch.stack(paid_once).reshape(shape),
+        torch.stack(once).reshape(shape),
         torch.stack(success).reshape(shape),
         max(task.timeline.response_start - 1, 0),
     )
