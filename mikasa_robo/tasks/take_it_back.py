@@ -32,6 +32,7 @@ GOAL_Y = 0.0  # m
 RADII = (0.01, 0.075)  # m, of goal and region, whose centres are at least 0.15 m apart
 MIN_TOLERANCE = 0.005  # m, of the goal's centre
 LEG = 0.4  # share of the reward's progress for the way to the goal, and again for the way back
+PLACE_SHARPNESS = 20.0  # 1/m, of `place`: 0.24 of it at 5 cm from the start, 0.46 at the region's edge, 0.8 at 1 cm
 
 
 @dataclass
@@ -108,7 +109,8 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
     above. A guess is right in at most 18.4 % of episodes: the share of the possible starts within 0.03 m of one of them.
 
     Dense reward: ``reach`` pays for nearness to the cube, ``grasp`` for holding it between both fingers, ``progress`` for
-    the share of both legs that lies behind it, and ``still`` for an arm at rest once the cube is back.
+    the share of both legs that lies behind it, ``place`` on the way back for the last centimetres to the place where the
+    cube started, and ``still`` for an arm at rest once the cube is back.
 
     Args:
         goal_radius: of the disc, 0.01…0.075 m.
@@ -126,7 +128,13 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     needed_response: ClassVar[int | None] = 110
     draws: ClassVar[int] = 4
-    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "grasp": 1.0, "progress": 4.0, "still": 0.5}
+    reward_scales: ClassVar[dict[str, float]] = {
+        "reach": 1.0,
+        "grasp": 1.0,
+        "progress": 4.0,
+        "place": 2.0,
+        "still": 0.5,
+    }
 
     def __init__(
         self,
@@ -224,17 +232,21 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
         ``progress`` pays `LEG` for each leg and the rest for reaching the goal, so that this never costs anything. It also
         falls where the cube is farther from where it has to go than when the leg began: a cube that was carried past the
-        disc, or was lifted from it, must earn by coming closer.
+        disc, or was lifted from it, must earn by coming closer. ``place`` leads to the middle of the region and down to the
+        table: ``progress`` alone is nearly as large just outside of the region, where no mistake is possible as long as the
+        cube is held up.
         """
         way_there = length(s.goal - s.returned[:, :2])
         way_back = length(s.goal - s.start[:, :2])
         there = rewards.progress(self._to_middle(s, data) / (way_there - self.goal_tolerance))
         back = rewards.progress(self._to_region(s, data) / (way_back - self.region_radius), 1 - LEG)
+        place = rewards.closeness(length(s.start - data.objects[:, 0, :3]), PLACE_SHARPNESS)
         arrived = s.reached & (self._to_region(s, data) == 0)
         return {
             "reach": rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3]),
             "grasp": s.grasped.to(way_back.dtype),
             "progress": torch.where(s.reached, back, LEG * there),
+            "place": torch.where(s.reached, place, 0.0),
             "still": rewards.still_when(arrived, data.joint_speed, data.responding),
         }
 
