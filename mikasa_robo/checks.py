@@ -127,6 +127,24 @@ def number_range(name: str, value: Any, low: float, high: float, unit: str = "")
     return pair[0], pair[1]
 
 
+def one_or_two_numbers(name: str, value: Any, low: float, high: float) -> tuple[float, float]:
+    """``value`` as two floats (first, second) with ``low <= first <= second <= high``; a single number is both of them.
+
+    Args:
+        name: the argument's name, for the message.
+        value: what the caller passed: a number, or a sequence of two.
+        low: smallest value allowed.
+        high: largest value allowed.
+    """
+    single = _as_float(value)
+    try:
+        return number_range(name, value if math.isnan(single) else (single, single), low, high)
+    except ValueError:
+        raise ValueError(
+            f"{name}={value!r} must be a number from {low:g} to {high:g}, or two of them (low, high) with low <= high"
+        ) from None
+
+
 def warn_hard(name: str, value: Any, limit: str) -> None:
     """Warn that a value is possible, but that no expert copes with it.
 

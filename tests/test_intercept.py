@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
@@ -270,6 +271,13 @@ def test_a_ball_that_rolls_past_the_disc_by_itself_earns_nothing(env: Env) -> No
         ({"speed_range": (True, True)}, r"speed_range=\(True, True\)"),
         ({"start_y_range": (-0.9, -0.2)}, r"start_y_range=\(-0\.9, -0\.2\).*<= -0\.3 m"),
         ({"start_y_range": -0.5}, r"start_y_range=-0\.5"),
+        ({"head_start": 1.1}, r"head_start=1\.1 must be a number from 0 to 1, or two of them"),
+        ({"head_start": (0.5, 0.4)}, r"head_start=\(0\.5, 0\.4\)"),
+        ({"head_start": (0, 0.5, 1)}, r"head_start=\(0, 0\.5, 1\)"),
+        ({"head_start": True}, "head_start=True"),
+        ({"head_start": "0.5"}, "head_start='0.5'"),
+        ({"head_start": None}, "head_start=None"),
+        ({"head_start": float("nan")}, "head_start=nan"),
         ({"cue_steps": 0}, "cue_steps=0"),
         ({"delay_steps": 5}, "delay_steps=5 must be 0"),
         ({"response_steps": 5}, "response_steps=5 must be 0"),
@@ -309,6 +317,39 @@ def test_the_dials_reach_the_task() -> None:
         record = step(env, still_action(env))
         assert record["truncated"].tolist() == [k == 4] * 2
     env.close()
+
+
+# ---------------------------------------------------------------------- curriculum: a head start
+def test_a_ball_with_a_head_start_is_nearer_and_slower_by_the_same_share() -> None:
+    values = torch.rand(MANY, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    plain = sample_ball_and_goal(Uniforms(values[:, [0, 1, 2, 3, 5]]), RollRanges())
+    drawn = sample_ball_and_goal(Uniforms(values), RollRanges(head_start=(0.25, 0.75)))
+    share = 1 - drawn.start[:, 1] / plain.start[:, 1]
+    assert torch.allclose(share, 0.25 + 0.5 * values[:, 4].float(), atol=1e-5)
+    assert torch.allclose(drawn.velocity, plain.velocity * (1 - share)[:, None], atol=1e-5)
+    assert torch.equal(drawn.start[:, [0, 2]], plain.start[:, [0, 2]])
+    assert torch.equal(drawn.goal, plain.goal)
+    fixed = sample_ball_and_goal(Uniforms(values[:, [0, 1, 2, 3, 5]]), RollRanges(head_start=(0.5, 0.5)))
+    assert torch.allclose(fixed.start[:, 1], plain.start[:, 1] / 2)
+
+
+@pytest.mark.parametrize("env_id", ["InterceptMedium-v0", "InterceptGrabMedium-v0"])
+def test_head_starts_reach_the_task(env_id: str) -> None:
+    """With the largest one the ball rests where it can be reached, and rest alone is no success; others are all between."""
+    rests, mixed, plain = (make(env_id, 64, head_start=given) for given in (1, np.array([0.0, 1.0]), 0.0))
+    for env in (rests, mixed, plain):
+        env.reset(seed=0)
+    before = base(rests).object_layout.read()[:, BALL, :3].clone()
+    assert torch.equal(base(rests).task_state.velocity, torch.zeros(64, 3))
+    assert torch.allclose(before[:, 1], torch.zeros(64))
+    for _ in range(10):
+        assert not bool(rests.step(still_action(rests))[-1]["success"].any())
+    assert torch.allclose(base(rests).object_layout.read()[:, BALL, :3], before, atol=1e-3)
+    share = 1 - base(mixed).task_state.start[:, 1] / base(plain).task_state.start[:, 1]
+    assert float(share.min()) < 0.1
+    assert float(share.max()) > 0.9
+    for env in (rests, mixed, plain):
+        env.close()
 
 
 # ---------------------------------------------------------------------- the untouched ball

@@ -15,7 +15,7 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import sample_ball_and_goal
-from mikasa_robo.tasks.intercept_grab import LIFT_HEIGHT, InterceptGrab, InterceptGrabState, sample_ball
+from mikasa_robo.tasks.intercept_grab import LIFT_HEIGHT, OPEN, InterceptGrab, InterceptGrabState, sample_ball
 from mikasa_robo.tasks.rolling_ball import SPEEDS, RollRanges, rolling
 
 MANY = 1000
@@ -173,6 +173,21 @@ def test_a_ball_that_lies_against_closed_fingers_is_not_paid_as_a_grasp(env: Env
         assert bool((task.reward_terms(s, look)["grasp"] == paid_for).all())
         assert bool((task.state_features(s, look)["grasped"] == bool(paid_for)).all())
     assert bool(s.grasped.all()), "success asks for the touch of both fingers, as before"
+
+
+def test_closed_fingers_that_stop_the_ball_earn_nothing_for_it(env: Env) -> None:
+    """PPO stayed with them where they earned what open ones do, and never grasped the ball."""
+    task, s = task_of(env), fresh()
+    earned = []
+    for fingers in (0.0, OPEN / 2, OPEN, 0.04):
+        look = step_data(s)
+        look.fingers[:] = fingers
+        task.update_state(s, look, touch())
+        earned.append(float(task.reward_terms(s, look)["stop"].mean()))
+    assert earned == pytest.approx([0, 0.5, 1, 1])
+    closing = step_data(s)  # around the ball
+    task.update_state(s, closing, touch(*BOTH))
+    assert float(task.reward_terms(s, closing)["stop"].min()) == 1
 
 
 def test_standing_still_pays_nothing_before_the_ball_is_held_up(env: Env) -> None:

@@ -40,7 +40,7 @@ class InterceptState(RollingState):
 
 
 def sample_ball_and_goal(u: Uniforms, ranges: RollRanges) -> InterceptState:
-    """Draw the ball and the disc's y. Takes 5 uniforms."""
+    """Draw the ball and the disc's y. Takes 5 uniforms, and `RollRanges.more_draws`."""
     start, velocity = sample_roll(u, ranges)
     goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
     return InterceptState(
@@ -72,7 +72,7 @@ class Intercept(RollingBallTask[InterceptState]):
     the ball is there. So a ball that rolls past the disc by itself earns nothing.
 
     Args:
-        speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 5

@@ -27,6 +27,7 @@ from .rolling_ball import (
 )
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
+OPEN = 0.03  # m, joint position of a finger that has room for the ball
 
 
 @dataclass
@@ -37,7 +38,7 @@ class InterceptGrabState(RollingState):
 
 
 def sample_ball(u: Uniforms, ranges: RollRanges) -> InterceptGrabState:
-    """Draw the ball. Takes 4 uniforms."""
+    """Draw the ball. Takes 4 uniforms, and `RollRanges.more_draws`."""
     start, velocity = sample_roll(u, ranges)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
     return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
@@ -62,7 +63,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     ball, ``still`` for an arm at rest once the ball is held up.
 
     Args:
-        speed, speed_range, start_y_range, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 4
@@ -103,7 +104,8 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         between = self._between_fingers(s, data)
         held = between & (height > LIFT_HEIGHT)
         grasped = between.to(height.dtype)
-        slow = rewards.closeness(ball_speed(data)) * at_hand(data)
+        # Closed fingers stop a ball as well, but cannot grasp it: PPO stayed with them where they earned the same.
+        slow = rewards.closeness(ball_speed(data)) * at_hand(data) * (data.fingers / OPEN).clamp(max=1)
         return {
             "reach": rewards.closeness(distance_to_way(data)),
             "stop": torch.where(between, 1.0, slow),

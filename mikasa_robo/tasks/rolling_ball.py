@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball, build_ball_image
 from mikasa_robo.assets.palette import rgba
-from mikasa_robo.checks import number_range, one_of, warn_hard, whole_number
+from mikasa_robo.checks import number_range, one_of, one_or_two_numbers, warn_hard, whole_number
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import MOST_STEPS
@@ -35,6 +35,9 @@ START_X = (-0.35, -0.05)  # m
 START_X_LIMITS = (-0.45, 0.1)  # m
 START_Y = (-0.9, -0.65)  # m
 START_Y_LIMITS = (-0.9, -0.3)  # m: a ball that starts at the last of them is beside the nearest disc
+NEAR_Y = (
+    0.0  # m, where a ball with the largest head start rests: straight ahead of the robot, 0.2 m or more from the disc
+)
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball keeps rolling without slipping. Over the 1.2 m to the far edge of the
 farthest disc it costs the ball 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays
@@ -76,13 +79,23 @@ class RollRanges(NamedTuple):
     speed: tuple[float, float] = SPEEDS["slow"]  # m/s along y
     start_x: tuple[float, float] = START_X  # m
     start_y: tuple[float, float] = START_Y  # m
+    head_start: tuple[float, float] = (0.0, 0.0)  # share of the way to `NEAR_Y`, and of the speed
+
+    @property
+    def more_draws(self) -> int:
+        """Number of uniforms that `sample_roll` takes after its first 4."""
+        return int(self.head_start[0] < self.head_start[1])
 
 
 def sample_roll(u: Uniforms, ranges: RollRanges) -> tuple[Tensor, Tensor]:
-    """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms."""
+    """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms, and `more_draws`."""
     values = u.take(4)
     x, y = between(values[:, 0], *ranges.start_x), between(values[:, 1], *ranges.start_y)
     vx, vy = between(values[:, 2], *ranges.drift), between(values[:, 3], *ranges.speed)
+    share: float | Tensor = ranges.head_start[0]
+    if ranges.more_draws:
+        share = between(u.take(1)[:, 0], *ranges.head_start)
+    y, vx, vy = y + share * (NEAR_Y - y), vx * (1 - share), vy * (1 - share)
     return (
         torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
         torch.stack([vx, vy, torch.zeros_like(vx)], dim=1),
@@ -124,6 +137,9 @@ class RollingBallTask(MemoryEnv[S]):
             one keeps the ball's way where the arm reaches.
         start_y_range: (low, high) of the ball's y at the start, -0.9…-0.3 m; None: the paper's, -0.9…-0.65 m. For a
             curriculum: ``start_y_range=(-0.5, -0.4)`` with ``speed_range=(0.15, 0.25)`` is a ball that is near and slow.
+        head_start: for a curriculum, the share, 0…1, of the ball's way to y = 0 that lies behind it when an episode begins,
+            and of its speed that it has lost; 0 is the task itself, and with 1 the ball rests at y = 0. Two numbers
+            (low, high): each episode draws its own share between them.
         blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
         delay_steps, response_steps: 0.
@@ -139,6 +155,7 @@ class RollingBallTask(MemoryEnv[S]):
         drift_range: Sequence[float] | None = None,
         start_x_range: Sequence[float] | None = None,
         start_y_range: Sequence[float] | None = None,
+        head_start: float | Sequence[float] = 0.0,
         blank_steps: int = 0,
         delay_steps: int = 0,
         response_steps: int = 0,
@@ -148,6 +165,8 @@ class RollingBallTask(MemoryEnv[S]):
         self.drift_range = drift_range_of(drift_range)
         self.start_x_range = start_x_range_of(start_x_range)
         self.start_y_range = start_y_range_of(start_y_range)
+        self.head_start = one_or_two_numbers("head_start", head_start, 0, 1)
+        self.draws = type(self).draws + self.roll_ranges.more_draws  # type: ignore[misc]
         self.blank_steps = whole_number("blank_steps", blank_steps, 0, MOST_STEPS, "control steps")
         for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
             if value != 0:
@@ -162,7 +181,7 @@ class RollingBallTask(MemoryEnv[S]):
     @property
     def roll_ranges(self) -> RollRanges:
         """What `sample_roll` draws from."""
-        return RollRanges(self.drift_range, self.speed_range, self.start_x_range, self.start_y_range)
+        return RollRanges(self.drift_range, self.speed_range, self.start_x_range, self.start_y_range, self.head_start)
 
     # ------------------------------------------------------------------ the ball and its image
     def build_rolling_ball(self) -> Actor:
