@@ -36,8 +36,13 @@ def last_layer(network: nn.Module) -> nn.Linear:
 
 
 def output_gain(scaled: bool) -> float:
-    """Gain of the initial weights of a critic's last layer; ``scaled``: whether its values have a `ValueScale`."""
-    return 0.0 if scaled else 1.0
+    """Gain of the initial weights of a critic's last layer; ``scaled``: whether its values have a `ValueScale`.
+
+    A new critic predicts values near 0. Random values of about 1 (gain 1) would be far larger than the first returns of most
+    dense rewards, and the first targets would come from them. With a `ValueScale`, weights of exactly 0 tell its first
+    update that the critic is new.
+    """
+    return 0.0 if scaled else 0.01
 
 
 class ValueScale(nn.Module):
@@ -46,9 +51,7 @@ class ValueScale(nn.Module):
     When the statistics change, the last layer of the critic is changed so that all values stay the same (PopArt, van Hasselt
     et al., 2016, arXiv 1602.07714). The statistics are exponential averages over updates.
 
-    A new critic begins with the value 0 (`output_gain`), and after the first update with the mean of the targets. Random
-    values of about 1 would be far larger than the returns of most dense rewards. The first targets and the critic's first
-    errors would come from them.
+    A new critic begins with the value 0 (`output_gain`), and after the first update with the mean of the targets.
 
     Args:
         decay: weight of earlier updates against the present one.

@@ -31,7 +31,12 @@ ONE_NETWORK = ("sc1", "scn", "ft1", "ftn", "frz", "er", "rpl", "l2", "ewc", "ewc
 
 @pytest.fixture(scope="module")
 def sequential() -> Played:
-    return Played("sequential")
+    # It is made before the fixture of the module's tests takes effect, and another number of threads gives other bits.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    played = Played("sequential")
+    torch.set_num_threads(threads)
+    return played
 
 
 @pytest.mark.parametrize("learner", IDLE)

@@ -24,6 +24,7 @@ from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_policy
 from mikasa_robo.baselines.command import env_factory
+from mikasa_robo.baselines.critics import last_layer
 from mikasa_robo.baselines.distributed import DistContext, choose_gpu, join_processes
 from mikasa_robo.baselines.distributions import Categoricals
 from mikasa_robo.baselines.encoder import Encoder
@@ -106,7 +107,7 @@ def policy_for(env: GymnasiumVectorEnv, seed: int = 0) -> RecurrentActorCritic:
     layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
     policy = RecurrentActorCritic(layout, action, encoder_sizes=(16,), memory_size=8, head_sizes=(16,))
     with torch.no_grad():
-        for parameter in policy.actor.parameters():
+        for parameter in (*policy.actor.parameters(), *last_layer(policy.critic).parameters()):
             parameter.normal_(std=0.5)
     return policy
 

@@ -103,6 +103,24 @@ def test_a_new_critic_with_a_scale_begins_with_0_and_then_with_the_mean_of_the_t
     torch.testing.assert_close(values(), torch.full((10,), 0.2), msg="from then on values stay the same")
 
 
+@pytest.mark.parametrize("kind", ["mlp", "recurrent", "tokens"])
+def test_the_values_of_a_new_critic_are_small_and_differ(kind: str) -> None:
+    """Without a scale a critic begins with small random weights."""
+    torch.manual_seed(0)
+    layout = ObservationLayout((ObservationPart("", "vector", (3,)),))
+    x, starts = torch.randn(100, 3), torch.ones(100, dtype=torch.bool)
+    if kind == "mlp":
+        values = ActorCritic(3, 2).value_of(x, x)
+    else:
+        network = (RecurrentActorCritic if kind == "recurrent" else TokenPolicy)(layout, 2)
+        values = network.step(
+            network.normalize({"": x} if kind == "tokens" else x), network.initial_state(100), starts
+        )[1]
+    values = values.detach()
+    assert 0 < float(values.std()) < 0.05
+    assert float(values.abs().max()) < 0.1
+
+
 def test_the_learning_rate_follows_the_divergence_within_its_bounds() -> None:
     args = PPOArgs(lr_schedule="kl-adaptive", desired_kl=0.01)
     optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=3e-4)
