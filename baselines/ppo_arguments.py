@@ -73,6 +73,9 @@ class PPOArgs(CommonArgs):
     """In so many environment steps at the beginning only the critic and the read-out of --oracle-weight learn, and the
     policy stays as it is. For --init-from, where they are new and their errors would spoil the policy. The statistics of
     --normalize-obs go on."""
+    reset_noise: bool = False
+    """With --init-from: begin with the noise of --init-log-std. Otherwise that of the policy goes on if PPO has trained it,
+    and --init-log-std has no effect."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -85,6 +88,12 @@ class PPOArgs(CommonArgs):
             "value_warmup_steps",
             lambda value: 0 <= value < self.total_timesteps,
             "use 0 to less than --total-timesteps, or the policy never learns",
+        )
+        require(
+            self,
+            "reset_noise",
+            lambda value: not value or self.init_from is not None,
+            "use it with --init-from only: every other run begins with --init-log-std",
         )
         if self.exploration == "state-dependent":
             require(self, "init_log_std", lambda value: -5.0 < value < 1.0, "use -5 to 1 with state-dependent")

@@ -33,7 +33,7 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
     """Give ``network`` the weights and the normalisation of a policy that another run saved.
 
     The critic stays new where that of the policy has not been trained or sees something else, and the noise of actions where
-    it has not been trained or is of another kind.
+    it has not been trained or is of another kind, and with ``--reset-noise``.
 
     Args:
         network: of the new run; nothing of it is used if this raises.
@@ -68,7 +68,7 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
     elif own.get("normalize_returns") != other.get("normalize_returns"):
         # A critic without a scale can get one; the weights of one with a scale mean nothing without it.
         new += CRITIC if other.get("normalize_returns") else ("value_scale.",)
-    if untrained or own.get("exploration") != other.get("exploration"):
+    if untrained or own.get("exploration") != other.get("exploration") or getattr(args, "reset_noise", False):
         new += NOISE
     try:
         if not new:

@@ -389,6 +389,32 @@ def test_a_new_scale_leaves_the_values_of_the_policy_as_they_were(tmp_path: Path
     assert torch.equal(begun[1]["actor.0.weight"], trained[1]["actor.0.weight"])
 
 
+@pytest.mark.parametrize("exploration", ["gaussian", "state-dependent"])
+def test_the_noise_of_a_policy_goes_on_or_begins_anew(
+    exploration: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = shlex.split(
+        "--env-id RememberColor3-v0 --env-kwargs response_steps=5 --num-envs 2 --num-steps 8 --total-timesteps 16 "
+        "--num-minibatches 1 --update-epochs 1 --eval-every 0 --eval-episodes 2 --eval-num-envs 2 --no-video "
+        f"--torch-threads 1 --hidden-sizes 8 --exploration {exploration}"
+    )
+    first, kept, new = (tmp_path / name for name in ("first", "kept", "new"))
+    assert ppo_mlp.main([*argv, "--init-log-std", "-1", "--run-dir", str(first)]) == 0
+    again = [*argv, "--init-log-std", "-2", "--init-from", str(first), "--seed", "2"]
+    assert ppo_mlp.main([*again, "--run-dir", str(kept)]) == 0
+    assert ppo_mlp.main([*again, "--reset-noise", "--run-dir", str(new)]) == 0
+    trained = load_network(first / "checkpoint.pt").state_dict()
+    begun = [torch.load(path / "resume-000000000000.pt", weights_only=True)["policy"] for path in (kept, new)]
+    noise = [name for name in trained if name.startswith(("log_std", "std_head."))]
+    assert noise
+    assert all(torch.equal(begun[0][name], trained[name]) for name in noise)
+    bias = noise[-1]  # of a state-dependent noise: the last layer's
+    assert not torch.allclose(begun[1][bias], trained[bias], atol=0.5)
+    assert all(torch.equal(run["actor.0.weight"], trained["actor.0.weight"]) for run in begun)
+    assert ppo_mlp.main([*argv, "--reset-noise", "--run-dir", str(tmp_path / "none")]) == 2
+    assert "--reset-noise True cannot be used; use it with --init-from only" in capsys.readouterr().err
+
+
 def test_a_report_tells_variants_and_warm_starts_apart() -> None:
     told = [
         agent("ppo-mlp", {"variant": "gsde"}),
