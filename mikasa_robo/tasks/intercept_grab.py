@@ -59,8 +59,8 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
 
     Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``stop`` for a
-    ball that is grasped or slow at the hand, ``grasp`` for a ball between both fingers, ``lift`` for the height of a grasped
-    ball, ``still`` for an arm at rest once the ball is held up.
+    ball that is grasped, or slow at a hand with open fingers, ``grasp`` for a ball between both fingers, ``lift`` for the
+    height of a grasped ball, ``still`` for an arm at rest once the ball is held up.
 
     Args:
         speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.

@@ -35,9 +35,8 @@ START_X = (-0.35, -0.05)  # m
 START_X_LIMITS = (-0.45, 0.1)  # m
 START_Y = (-0.9, -0.65)  # m
 START_Y_LIMITS = (-0.9, -0.3)  # m: a ball that starts at the last of them is beside the nearest disc
-NEAR_Y = (
-    0.0  # m, where a ball with the largest head start rests: straight ahead of the robot, 0.2 m or more from the disc
-)
+NEAR_Y = 0.0
+"""m, where a ball with the largest head start rests: straight ahead of the robot, at least 0.2 m from the disc's centre."""
 DAMPING = 0.05
 """1/s, linear and angular alike, so that the ball keeps rolling without slipping. Over the 1.2 m to the far edge of the
 farthest disc it costs the ball 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays
