@@ -190,6 +190,29 @@ def test_closed_fingers_that_stop_the_ball_earn_nothing_for_it(env: Env) -> None
     assert float(task.reward_terms(s, closing)["stop"].min()) == 1
 
 
+def test_over_a_ball_that_was_stopped_beside_the_hand_the_reward_rises_with_the_hand(env: Env) -> None:
+    """PPO learnt to stop the ball with the outside of an open finger, and stayed there. To grasp it: up, over, down."""
+    task, s = task_of(env), fresh()
+    last = torch.full((MANY,), -1.0)
+    for beside, height in (
+        (0.07, 0.0),
+        (0.07, 0.04),
+        (0.07, 0.08),
+        (0.05, 0.08),
+        (0.02, 0.06),
+        (0.0, 0.03),
+        (0.0, 0.0),
+    ):
+        look = step_data(s, joint_speed=0.5)
+        look.fingers[:] = 0.04
+        look.tcp[:, 1] += beside
+        look.tcp[:, 2] += height
+        task.update_state(s, look, touch())
+        now = paid(task, s, look)
+        assert bool((now > last + 0.02).all()), (beside, height)
+        last = now
+
+
 def test_standing_still_pays_nothing_before_the_ball_is_held_up(env: Env) -> None:
     task, s = task_of(env), fresh()
     for links, height in (((), 0.0), ((), 0.05), (BOTH, 0.0)):

@@ -20,7 +20,6 @@ from .rolling_ball import (
     RollingBallTask,
     RollingState,
     RollRanges,
-    at_hand,
     ball_speed,
     distance_to_way,
     sample_roll,
@@ -59,15 +58,16 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
 
     Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``stop`` for a
-    ball that is grasped, or slow at a hand with open fingers, ``grasp`` for a ball between both fingers, ``lift`` for the
-    height of a grasped ball, ``still`` for an arm at rest once the ball is held up.
+    ball that is grasped, or slow near a hand with open fingers that comes from above (`rewards.reach_from_above`),
+    ``grasp`` for a ball between both fingers, ``lift`` for the height of a grasped ball, ``still`` for an arm at rest once
+    the ball is held up. A loose grasp earns as much as a firm one, until it has to lift: so ``lift`` weighs more.
 
     Args:
         speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 4
-    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "stop": 1.0, "grasp": 1.0, "lift": 1.0, "still": 0.5}
+    reward_scales: ClassVar[dict[str, float]] = {"reach": 1.0, "stop": 1.0, "grasp": 1.0, "lift": 3.0, "still": 0.5}
 
     def build(self) -> list[Actor]:
         return [self.build_rolling_ball()]
@@ -104,8 +104,10 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         between = self._between_fingers(s, data)
         held = between & (height > LIFT_HEIGHT)
         grasped = between.to(height.dtype)
-        # Closed fingers stop a ball as well, but cannot grasp it: PPO stayed with them where they earned the same.
-        slow = rewards.closeness(ball_speed(data)) * at_hand(data) * (data.fingers / OPEN).clamp(max=1)
+        # Closed fingers stop a ball as well, but cannot grasp it, nor can open ones beside it: PPO stayed with either. From
+        # there the way to a grasp leads up and over the ball.
+        above = rewards.reach_from_above(data.objects[:, 0, :3] - data.tcp[:, :3])
+        slow = rewards.closeness(ball_speed(data)) * above * (data.fingers / OPEN).clamp(max=1)
         return {
             "reach": rewards.closeness(distance_to_way(data)),
             "stop": torch.where(between, 1.0, slow),
