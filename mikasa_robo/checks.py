@@ -15,6 +15,7 @@ __all__ = [
     "boolean",
     "number",
     "number_range",
+    "one_or_two_numbers",
     "one_of",
     "positive_int",
     "step_limit",
