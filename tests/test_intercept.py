@@ -20,7 +20,16 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import GOAL_RADIUS, Intercept, InterceptState, sample_ball_and_goal
-from mikasa_robo.tasks.rolling_ball import DAMPING, SPEEDS, RollRanges, distance_to_way, rolling, speed_range_of
+from mikasa_robo.tasks.rolling_ball import (
+    CLOSED,
+    DAMPING,
+    OPEN,
+    SPEEDS,
+    RollRanges,
+    distance_to_way,
+    rolling,
+    speed_range_of,
+)
 
 MANY = 1000
 N = 8
@@ -222,6 +231,31 @@ def test_rest_and_stillness_pay_in_the_disc(env: Env) -> None:
         assert bool((terms["rest"] > last).all()), "slower is better"
         assert bool((terms["still"] == 1).all())
         last = terms["rest"]
+
+
+def test_a_ball_in_the_grasp_earns_more_than_one_that_is_pushed(env: Env) -> None:
+    """PPO stopped the ball with closed fingers, pushed it from behind, and did not come to the disc."""
+    task, s = task_of(env), fresh()
+    last = torch.full((MANY,), -1.0)
+    # closed fingers beside the ball; open ones there, above it, and around it; the grasp, on the way, and near the disc
+    for beside, above, fingers, share in (
+        (0.03, 0.0, 0.0, 0.0),
+        (0.03, 0.06, OPEN, 0.0),
+        (0.0, 0.03, OPEN, 0.0),
+        (0.0, 0.0, OPEN, 0.0),
+        (0.0, 0.0, CLOSED - 0.001, 0.0),
+        (0.0, 0.0, CLOSED - 0.001, 0.2),
+        (0.0, 0.0, CLOSED - 0.001, 0.4),
+    ):
+        look = step_data(s.start[:, :2] + share * (s.goal - s.start[:, :2]), joint_speed=0.5)
+        look.tcp[:, 2] = look.objects[:, BALL, 2] + above
+        look.tcp[:, 1] += beside
+        look.fingers[:] = fingers
+        now = paid(task, s, look)
+        assert bool((now > last + 0.01).all()), (beside, above, fingers, share)
+        last = now
+    look.tcp[:, 1] += BALL_RADIUS + 0.01
+    assert not bool(task.reward_terms(s, look)["grasp"].any()), "the ball lies against closed fingers"
 
 
 def test_a_hand_in_the_balls_way_is_near_it_until_the_ball_has_passed() -> None:

@@ -15,8 +15,8 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.env import STATIC_SPEED, StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.tasks.intercept import sample_ball_and_goal
-from mikasa_robo.tasks.intercept_grab import LIFT_HEIGHT, OPEN, InterceptGrab, InterceptGrabState, sample_ball
-from mikasa_robo.tasks.rolling_ball import SPEEDS, RollRanges, rolling
+from mikasa_robo.tasks.intercept_grab import LIFT_HEIGHT, InterceptGrab, InterceptGrabState, sample_ball
+from mikasa_robo.tasks.rolling_ball import OPEN, SPEEDS, RollRanges, rolling
 
 MANY = 1000
 N = 8

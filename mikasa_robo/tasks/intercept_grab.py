@@ -14,19 +14,19 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import StepData
 from mikasa_robo.core.sampling import Uniforms
 from mikasa_robo.core.tabletop import FINGERS
-from mikasa_robo.tensors import length
 
 from .rolling_ball import (
     RollingBallTask,
     RollingState,
     RollRanges,
     ball_speed,
+    between_fingers,
     distance_to_way,
+    ready_to_grasp,
     sample_roll,
 )
 
 LIFT_HEIGHT = 0.02  # m above the table, of the ball's lowest point
-OPEN = 0.03  # m, joint position of a finger that has room for the ball
 
 
 @dataclass
@@ -97,20 +97,16 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     @staticmethod
     def _between_fingers(s: InterceptGrabState, data: StepData) -> Tensor:
         """(N,) bool: both fingers are on the ball and the TCP is inside it; else it may lie against closed fingers."""
-        return s.grasped & (length(data.tcp[:, :3] - data.objects[:, 0, :3]) < BALL_RADIUS)
+        return s.grasped & between_fingers(data)
 
     def reward_terms(self, s: InterceptGrabState, data: StepData) -> dict[str, Tensor]:
         height = self._height(data)
         between = self._between_fingers(s, data)
         held = between & (height > LIFT_HEIGHT)
         grasped = between.to(height.dtype)
-        # Closed fingers stop a ball as well, but cannot grasp it, nor can open ones beside it: PPO stayed with either. From
-        # there the way to a grasp leads up and over the ball.
-        above = rewards.reach_from_above(data.objects[:, 0, :3] - data.tcp[:, :3])
-        slow = rewards.closeness(ball_speed(data)) * above * (data.fingers / OPEN).clamp(max=1)
         return {
             "reach": rewards.closeness(distance_to_way(data)),
-            "stop": torch.where(between, 1.0, slow),
+            "stop": torch.where(between, 1.0, ready_to_grasp(data)),
             "grasp": grasped,
             "lift": (height / LIFT_HEIGHT).clamp(0, 1) * grasped,
             "still": rewards.still_when(held, data.joint_speed),

@@ -42,6 +42,9 @@ DAMPING = 0.05
 farthest disc it costs the ball 0.06 m/s: the slowest ball of the modes still has 0.19 m/s there. A stopped ball stays
 where it is."""
 
+OPEN = 0.03  # m, joint position of a finger that has room for the ball
+CLOSED = BALL_RADIUS + 0.005  # m, joint position of a finger that is at most 5 mm from a ball in the middle
+
 
 def speed_range_of(speed: str, speed_range: Sequence[float] | None) -> tuple[float, float]:
     """Return the range (low, high), m/s, that the constructor arguments ask for. Raises ValueError if one is invalid."""
@@ -269,6 +272,21 @@ def ball_speed(data: StepData) -> Tensor:
 def at_hand(data: StepData) -> Tensor:
     """(N,) in [0, 1]: `rewards.reach` of the ball by the TCP."""
     return rewards.reach(data.tcp[:, :3], data.objects[:, 0, :3])
+
+
+def between_fingers(data: StepData) -> Tensor:
+    """(N,) bool: the TCP is inside the ball, which then is between the fingers, not against closed ones."""
+    return length(data.tcp[:, :3] - data.objects[:, 0, :3]) < BALL_RADIUS
+
+
+def ready_to_grasp(data: StepData) -> Tensor:
+    """(N,) in [0, 1]: 1 for a ball at rest, where a hand with open fingers is about to grasp it.
+
+    Closed fingers stop a ball as well, but cannot grasp it, nor can open ones beside it: PPO stayed with either. From there
+    the way to a grasp leads up and over the ball.
+    """
+    above = rewards.reach_from_above(data.objects[:, 0, :3] - data.tcp[:, :3])
+    return rewards.closeness(ball_speed(data)) * above * (data.fingers / OPEN).clamp(max=1)
 
 
 def distance_to_way(data: StepData) -> Tensor:
