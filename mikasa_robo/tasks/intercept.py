@@ -70,12 +70,13 @@ class Intercept(RollingBallTask[InterceptState]):
     in 98 to 100 % of the episodes in each mode. PhysX throws about one slow ball in four back from a resting finger,
     although the restitution is 0.
 
-    Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`). ``stop`` pays for
-    a ball between the fingers, one that is slow near a hand with open fingers that comes from above (`ready_to_grasp`), or
-    one at the hand in the disc. ``grasp`` pays for a ball between closed fingers. ``place`` pays for a ball near the disc if
-    it is at the hand, and half of it only if it is grasped. ``rest`` pays for a slow ball in the disc, and ``still`` for an
-    arm at rest while the ball is there. A ball that rolls past the disc by itself earns nothing. Success asks for no grasp,
-    but without these terms PPO pushed the ball, and brought it to the disc in less than half of the episodes.
+    Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`). ``stop`` pays
+    for a ball between the fingers, one that is slow near a hand with open fingers that comes from above
+    (`ready_to_grasp`), or one at the hand in the disc. ``grasp`` pays for a ball between closed fingers. ``place`` pays for
+    a ball near the disc if it is at the hand, and half of it only if it is grasped. ``rest`` pays for a slow ball in the
+    disc, and ``still`` for an arm at rest while the ball is there. A ball that rolls past the disc by itself earns nothing.
+    Success asks for no grasp, but without these terms PPO pushed the ball, and brought it to the disc in less than half of
+    the episodes.
 
     Args:
         speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.
