@@ -31,8 +31,9 @@ from .rolling_ball import (
 GOAL_RADIUS = 0.1  # m
 GOAL_BEYOND = 0.2  # m, from the ball's start to the disc's centre, along x
 GOAL_Y = (-0.2, 0.2)  # m
-PLACE_SHARPNESS = 2.0
-"""Of `place`, 1/m: a ball that was stopped at the far end of the table, 0.7 m from the disc, still earns 0.1 of it."""
+FAR_SHARPNESS, NEAR_SHARPNESS = 2.0, 10.0
+"""Of the two halves of `place`, 1/m. A ball that was stopped at the far end of the table, 0.7 m from the disc, still earns
+0.1 of the first. The second pays for the last centimetres, without which PPO held some balls just outside the disc."""
 
 
 @dataclass
@@ -128,12 +129,13 @@ class Intercept(RollingBallTask[InterceptState]):
         hand = at_hand(data)
         between = between_fingers(data)
         stop = torch.where(between, 1.0, torch.where(in_goal, hand, ready_to_grasp(data)))
+        near = rewards.closeness(remaining, FAR_SHARPNESS) + rewards.closeness(remaining, NEAR_SHARPNESS)
         grasped = (between & (data.fingers < CLOSED)).to(slow.dtype)
         return {
             "reach": rewards.closeness(distance_to_way(data)),
             "stop": stop,
             "grasp": grasped,
-            "place": rewards.closeness(remaining, PLACE_SHARPNESS) * (hand + grasped) / 2,
+            "place": near * (hand + grasped) / 4,
             "rest": torch.where(in_goal, slow, torch.zeros_like(slow)),
             "still": rewards.still_when(in_goal, data.joint_speed),
         }
