@@ -58,11 +58,12 @@ def fresh(n: int = 3, num_candidates: int = 9) -> ChoiceState:
 
 
 def step_data(joint_speed: float = 0.0) -> StepData:
+    """A hand that points down, with closed fingers."""
     return StepData(
         elapsed=torch.full((MANY,), 50),
         responding=torch.ones(MANY, dtype=torch.bool),
         objects=torch.zeros(MANY, 9, 13),
-        tcp=torch.zeros(MANY, 7),
+        tcp=torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).repeat(MANY, 1),
         joint_speed=torch.full((MANY,), joint_speed),
         fingers=torch.zeros(MANY),
         speeds=torch.zeros(MANY, 9),
@@ -216,7 +217,6 @@ def test_the_next_target() -> None:
 def test_a_touch_pays_once_and_more_than_hovering_earns_in_many_steps(env: Env) -> None:
     task, s = task_of(env), fresh()
     near = step_data()
-    near.tcp[:, :3] = torch.tensor([0.0, 0.0, 0.0])
     rows = torch.arange(MANY)
 
     def reward() -> tuple[Tensor, Tensor]:
@@ -243,6 +243,26 @@ def test_a_touch_pays_once_and_more_than_hovering_earns_in_many_steps(env: Env) 
         for still_touching in (touching, torch.zeros_like(touching), torch.zeros_like(touching), touching, touching):
             task.update_state(s, near, still_touching)
             assert not bool(reward()[1].any()), "not for touching it longer, and not for touching it again"
+
+
+def test_a_hand_that_could_touch_other_cubes_earns_less_for_being_near(env: Env) -> None:
+    """PPO came down tilted, with the side of the hand on cubes 8 cm beside the target."""
+    task, s = task_of(env), fresh()
+    angles = torch.deg2rad(torch.linspace(0.0, 70.0, 15))
+    earned = []
+    for fingers in (0.0, 0.02, 0.04):
+        for angle in angles:
+            look = step_data()
+            half = (torch.pi - angle) / 2  # a turn about x from pointing up
+            look.tcp[:, 3], look.tcp[:, 4] = half.cos(), half.sin()
+            look.fingers[:] = fingers
+            earned.append(float(task.reward_terms(s, look)["reach"].unique()))
+    by_fingers = torch.tensor(earned).reshape(3, -1)
+    assert by_fingers[:, 0].tolist() == pytest.approx([1, 0.75, 0.5])
+    assert bool((by_fingers[:, angles <= 0.44] == by_fingers[:, :1]).all()), "up to 25 degrees are free"
+    slope = by_fingers[:, (angles > 0.44) & (angles < 1.05)].diff(dim=1)
+    assert bool((slope < -0.01).all())
+    assert not bool(by_fingers[:, angles > 1.05].any())
 
 
 def test_what_a_touch_paid_is_not_paid_again_after_a_reset_or_in_a_restored_state(env: Env) -> None:

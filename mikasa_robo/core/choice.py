@@ -34,6 +34,9 @@ NEEDED_RESPONSE, NEEDED_FOR_ANOTHER = 25, 9
 PROGRESS_SCALE = 20.0
 """Weight of what a touch pays once, where there are several targets."""
 
+OPEN = 0.04
+"""Joint position of an open finger, m."""
+
 CueOrder = Literal["simultaneous", "sequential"]
 Arrangement = Callable[[Tensor, int, float], Tensor]
 
@@ -169,7 +172,9 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     candidate is (`build_candidate`).
 
     Dense reward: ``reach`` pays for nearness to the next target, ``touch`` for how long it has been touched, with several
-    targets ``progress`` for each one that was touched, once, and ``still`` for an arm at rest once all were touched.
+    targets ``progress`` for each one that was touched, once, and ``still`` for an arm at rest once all were touched. With
+    several targets the hand should come to the next one from above, over the other candidates (`rewards.reach_from_above`),
+    with closed fingers that point down: a tilted hand, or one with open fingers, touches others beside it.
 
     Args:
         num_candidates: number of candidates in the response phase, K.
@@ -271,7 +276,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def reward_terms(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
         target, way = self._to_next(s, data)
         # with several targets, the straight path from one to the next leads through other candidates
-        near = rewards.reach_from_above(way) if self.num_targets > 1 else rewards.closeness(length(way))
+        near = rewards.reach_from_above(way) * pointed(data) if self.num_targets > 1 else rewards.closeness(length(way))
         held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
         one = torch.ones_like(near)
         terms = {
@@ -298,6 +303,11 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             features["next"] = one_hot(target, self.num_candidates) * data.responding[:, None]
             features["touches"] = s.counted.sum(dim=1) / self.num_targets
         return features
+
+
+def pointed(data: StepData) -> Tensor:
+    """(N,) in [0, 1]: 1 for closed fingers that point down, half of it for open ones, and 0 for a hand that is tilted."""
+    return rewards.pointing_down(data.tcp) * (1 - (data.fingers / OPEN).clamp(0, 1) / 2)
 
 
 def names_of(indices: Tensor, names: Sequence[str]) -> list[str]:
