@@ -173,8 +173,9 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     Dense reward: ``reach`` pays for nearness to the next target, ``touch`` for how long it has been touched, with several
     targets ``progress`` for each one that was touched, once, and ``still`` for an arm at rest once all were touched. With
-    several targets the hand should come to the next one from above, over the other candidates (`rewards.reach_from_above`),
-    with closed fingers that point down: a tilted hand, or one with open fingers, touches others beside it.
+    several targets the hand should come to the top of the next one from above, over the other candidates
+    (`rewards.reach_from_above`), with closed fingers that point down: a hand that is lower, tilted, or open touches others
+    beside it.
 
     Args:
         num_candidates: number of candidates in the response phase, K.
@@ -275,8 +276,12 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     def reward_terms(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
         target, way = self._to_next(s, data)
-        # with several targets, the straight path from one to the next leads through other candidates
-        near = rewards.reach_from_above(way) * pointed(data) if self.num_targets > 1 else rewards.closeness(length(way))
+        near = rewards.closeness(length(way))
+        if self.num_targets > 1:
+            # to the top: at the middle of a target, fingertips and palm are low enough to touch others
+            up = s.home.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0, 2]
+            top = torch.stack([way[:, 0], way[:, 1], way[:, 2] + up], dim=1)
+            near = rewards.reach_from_above(top) * pointed(data)
         held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
         one = torch.ones_like(near)
         terms = {

@@ -26,7 +26,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 1e6
 """Range of a weight in `override_scales`, within which float32 rewards neither overflow nor vanish."""
 BESIDE, ABOVE = 0.05, 0.08
 """A hand that is farther than `BESIDE` from its target in x and y should be `ABOVE` it, over the target's neighbours, m."""
-UPRIGHT, TILTED = 0.9, 0.5
+UPRIGHT, TILTED = 0.965, 0.5
 """Cosines of the angles from pointing down up to which a hand counts as upright, and from which it does not at all."""
 LOWER = 3.0
 """Metres of distance for each metre by which the hand is lower than that."""
@@ -74,7 +74,7 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
 
 
 def pointing_down(tcp: Tensor) -> Tensor:
-    """(N,) in [0, 1] for the pose of the TCP (N, 7): 1 where the hand points down to within 25 degrees, 0 from 60 on."""
+    """(N,) in [0, 1] for the pose of the TCP (N, 7): 1 where the hand points down to within 15 degrees, 0 from 60 on."""
     x, y = tcp[:, 4], tcp[:, 5]
     cosine = 2 * (x * x + y * y) - 1  # of the angle between the hand's z axis and down
     return ((cosine - TILTED) / (UPRIGHT - TILTED)).clamp(0, 1)
