@@ -234,7 +234,7 @@ def test_rest_and_stillness_pay_in_the_disc(env: Env) -> None:
 
 
 def test_a_ball_in_the_grasp_earns_more_than_one_that_is_pushed(env: Env) -> None:
-    """PPO stopped the ball with closed fingers, pushed it from behind, and did not come to the disc."""
+    """PPO stopped the ball with closed fingers, pushed it, and often did not come to the disc."""
     task, s = task_of(env), fresh()
     last = torch.full((MANY,), -1.0)
     # closed fingers beside the ball; open ones there, above it, and around it; the grasp, on the way, and near the disc

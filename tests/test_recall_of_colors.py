@@ -246,7 +246,7 @@ def test_a_touch_pays_once_and_more_than_hovering_earns_in_many_steps(env: Env) 
 
 
 def test_a_hand_that_could_touch_other_cubes_earns_less_for_being_near(env: Env) -> None:
-    """PPO came down tilted, with the side of the hand on cubes 8 cm beside the target."""
+    """PPO came down tilted, with the side of the hand on cubes 9 cm beside the target."""
     task, s = task_of(env), fresh()
     angles = torch.deg2rad(torch.linspace(0.0, 70.0, 15))
     earned = []

@@ -21,6 +21,7 @@ from . import rewards
 from .env import MemoryEnv, StepData
 from .phases import CUE, RESPONSE
 from .sampling import Uniforms, arc_places, grid_places, index_below, permutation, upright
+from .tabletop import FINGER_OPEN
 from .touches import HOLD_STEPS, hold_touches, record_touches
 
 CUE_PLACE = (0.0, 0.0)
@@ -33,9 +34,6 @@ NEEDED_RESPONSE, NEEDED_FOR_ANOTHER = 25, 9
 
 PROGRESS_SCALE = 20.0
 """Weight of what a touch pays once, where there are several targets."""
-
-OPEN = 0.04
-"""Joint position of an open finger, m."""
 
 CueOrder = Literal["simultaneous", "sequential"]
 Arrangement = Callable[[Tensor, int, float], Tensor]
@@ -276,12 +274,13 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     def reward_terms(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
         target, way = self._to_next(s, data)
-        near = rewards.closeness(length(way))
         if self.num_targets > 1:
             # to the top: at the middle of a target, fingertips and palm are low enough to touch others
-            up = s.home.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0, 2]
+            up = s.home[..., 2].gather(1, target[:, None])[:, 0]
             top = torch.stack([way[:, 0], way[:, 1], way[:, 2] + up], dim=1)
             near = rewards.reach_from_above(top) * pointed(data)
+        else:
+            near = rewards.closeness(length(way))
         held = s.held.gather(1, target[:, None])[:, 0].clamp(min=0) / HOLD_STEPS
         one = torch.ones_like(near)
         terms = {
@@ -312,7 +311,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
 def pointed(data: StepData) -> Tensor:
     """(N,) in [0, 1]: 1 for closed fingers that point down, half of it for open ones, and 0 for a hand that is tilted."""
-    return rewards.pointing_down(data.tcp) * (1 - (data.fingers / OPEN).clamp(0, 1) / 2)
+    return rewards.pointing_down(data.tcp) * (1 - (data.fingers / FINGER_OPEN).clamp(0, 1) / 2)
 
 
 def names_of(indices: Tensor, names: Sequence[str]) -> list[str]:

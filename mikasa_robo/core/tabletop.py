@@ -21,7 +21,9 @@ from mikasa_robo.tensors import constant
 from .sampling import ROBOT_BASE_X
 from .seeds import SeededEnv
 
-START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, 0.04, 0.04)
+FINGER_OPEN = 0.04
+"""Joint position of an open finger, m."""
+START_QPOS = (0.0, 0.0, 0.0, -2 * np.pi / 3, 0.0, 2 * np.pi / 3, np.pi / 4, FINGER_OPEN, FINGER_OPEN)
 """Joint positions at the start of an episode before noise: rad, and m for the two fingers."""
 ARM_JOINTS = 7
 TOUCH_LINKS = ("panda_hand", "panda_leftfinger", "panda_rightfinger", "camera_link")
