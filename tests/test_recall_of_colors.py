@@ -245,6 +245,31 @@ def test_a_touch_pays_once_and_more_than_hovering_earns_in_many_steps(env: Env) 
             assert not bool(reward()[1].any()), "not for touching it longer, and not for touching it again"
 
 
+def test_a_hand_that_does_not_let_go_of_a_target_earns_nothing_for_the_way_to_the_next(env: Env) -> None:
+    """PPO pressed on the cube that it had touched, and dragged it along to the next one."""
+    task, s = task_of(env), fresh()
+    near, none = step_data(), torch.zeros(MANY, 3, 9, dtype=torch.bool)
+    near.objects[..., :3] = 0.1  # all are equally far from the hand
+    on_first, on_second = none.clone(), none.clone()
+    rows = torch.arange(MANY)
+    on_first[rows, 1, s.target[:, 0]] = True
+    on_second[rows, 1, s.target[:, 1]] = True
+
+    def reach_after(*touches: Tensor) -> Tensor:
+        for touching in touches:
+            task.update_state(s, near, touching)
+        return task.reward_terms(s, near)["reach"]
+
+    on_its_way = reach_after(on_first)
+    assert bool((on_its_way > 0).all())
+    assert not bool(reach_after(on_first, on_first).any())
+    assert torch.equal(reach_after(none), on_its_way), "let go"
+    assert not bool(reach_after(on_first).any()), "the same touch goes on"
+    assert torch.equal(reach_after(none, none), on_its_way)
+    assert not bool(reach_after(on_first).any()), "a second one, which is a tap so far"
+    assert torch.equal(reach_after(none, on_second), on_its_way), "the next target may be touched"
+
+
 def test_a_hand_that_could_touch_other_cubes_earns_less_for_being_near(env: Env) -> None:
     """PPO came down tilted, with the side of the hand on cubes 9 cm beside the target."""
     task, s = task_of(env), fresh()
