@@ -195,8 +195,9 @@ class CommonArgs:
     resume: Path | None = None
     """Folder of a run to continue from its newest checkpoint, with the arguments that it was started with."""
     preset: str = "auto"
-    """Hyper-parameters for a group of tasks: robo-numbers, robo-pictures, base-diagnostic or base-complex. Other options on
-    the command line take precedence. auto chooses by the task, none leaves all options at their defaults."""
+    """Hyper-parameters for a group of tasks: robo-state, robo-numbers, robo-pictures, base-diagnostic or base-complex. Other
+    options on the command line take precedence. auto chooses by the task and --obs, none leaves all options at their
+    defaults."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment as NAME=VALUE, such as arm=held delay_steps=20. Evaluations and videos use them too."""
     train_env_kwargs: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,9 +144,19 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
     if args.resume is not None:
         return _resumed_args(args, argv, program)
     preset = choose_preset(args.preset, args.env_id, args.obs, args.algorithm)
+    if "train_env_kwargs" in preset:  # those of --train-env-kwargs replace them all
+        given = {word.partition("=")[0] for word in args.env_kwargs}
+        words = (word for word in preset["train_env_kwargs"] if word.partition("=")[0] not in given)
+        preset["train_env_kwargs"] = tuple(words)
     known = {field.name for field in dataclasses.fields(args_type)}
-    default = args_type(**{name: value for name, value in preset.items() if name in known})
-    return _with_modules(tyro.cli(args_type, args=argv, prog=program, default=default))
+    preset = {name: value for name, value in preset.items() if name in known}
+    chosen = _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**preset)))
+    if chosen.train_env_kwargs and chosen.train_env_kwargs == preset.get("train_env_kwargs"):
+        log.info(
+            "the preset trains with --train-env-kwargs %s; evaluations play the task itself",
+            shlex.join(chosen.train_env_kwargs),
+        )
+    return chosen
 
 
 def _with_modules(args: Args) -> Args:

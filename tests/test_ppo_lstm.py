@@ -34,7 +34,6 @@ from mikasa_robo.baselines.evaluation import evaluate
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.networks import NetworkPolicy, RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs
-from mikasa_robo.baselines.presets import PRESETS, choose_preset
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
@@ -408,25 +407,6 @@ def test_the_command_explains_every_option(capsys: pytest.CaptureFixture[str]) -
                 assert isinstance(told, ast.Constant), f"{name} has no docstring"
                 if args_type is not ppo_mlp.Args:
                     assert f"--{name.replace('_', '-')}" in shown
-
-
-# ---------------------------------------------------------------------- presets
-@pytest.mark.parametrize("args_type", [ppo_mlp.Args, ppo_lstm.Args])
-@pytest.mark.parametrize("name", list(PRESETS))
-def test_every_preset_can_be_used(name: str, args_type: type[CommonArgs]) -> None:
-    args_type(**choose_preset(name, "RememberColor3-v0", None, args_type.algorithm)).check()
-
-
-def test_auto_chooses_the_preset_by_the_task() -> None:
-    def chosen(env_id: str, obs: str | None = None) -> dict[str, Any]:
-        return choose_preset("auto", env_id, obs, "ppo-mlp")
-
-    assert chosen("RememberColor3-v0") == {}, "PPO-MLP on state keeps its defaults"
-    assert chosen("RememberColor3-v0", "rgb+joints") == PRESETS["robo-pictures"].values("ppo-mlp")
-    assert chosen("MemoryLengthEasy-v0") == PRESETS["base-diagnostic"].values("ppo-mlp")
-    assert chosen("BalletEasy-v0") == PRESETS["base-complex"].values("ppo-mlp")
-    with pytest.raises(ArgumentError, match="--preset x is not known"):
-        choose_preset("x", "", None, "ppo-mlp")
 
 
 # ---------------------------------------------------------------------- several processes

@@ -1,0 +1,106 @@
+"""Presets: which one a task gets, what it sets, and that the published runs of PPO-MLP had just these options."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs, read_kwargs
+from mikasa_robo.baselines.command import parse_args
+from mikasa_robo.baselines.environments import make_training_env
+from mikasa_robo.baselines.presets import PRESETS, STATE_BY_FAMILY, choose_preset
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.tools.sweep_plan import read_plan
+
+RESULTS = Path(__file__).parents[1] / "docs/results/robot-learning"
+FIRST = {spec.family: spec.id for spec in reversed(list(CATALOG.values()))}
+"""The first ID of each family."""
+NOT_COMPARED = {"run_dir", "variant", "preset", "eval_every", "checkpoint_every", "torch_threads", "video"}
+"""Arguments that do not change what is learnt."""
+
+
+def parsed(*argv: str) -> ppo_mlp.Args:
+    return parse_args(ppo_mlp.Args, argv, "mikasa train ppo-mlp")
+
+
+@pytest.mark.parametrize("args_type", [ppo_mlp.Args, ppo_lstm.Args])
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_preset_can_be_used(name: str, args_type: type[CommonArgs]) -> None:
+    for env_id in ("RememberColor3-v0", *FIRST.values()):
+        args_type(**choose_preset(name, env_id, None, args_type.algorithm)).check()
+
+
+def test_auto_chooses_the_preset_by_the_task_and_its_observations() -> None:
+    def chosen(env_id: str, obs: str | None = None) -> dict[str, Any]:
+        return choose_preset("auto", env_id, obs, "ppo-mlp")
+
+    assert chosen("RememberColor3-v0") == {}, "PPO-MLP on state keeps its defaults"
+    for obs in (None, "state"):
+        assert chosen("RotateStrictPos-v0", obs) == STATE_BY_FAMILY["RotateStrict"]
+    assert chosen("RotateStrictPos-v0", "objects+joints") == {}
+    assert chosen("RememberColor3-v0", "rgb+joints") == PRESETS["robo-pictures"].values("ppo-mlp")
+    assert chosen("MemoryLengthEasy-v0") == PRESETS["base-diagnostic"].values("ppo-mlp")
+    assert chosen("BalletEasy-v0") == PRESETS["base-complex"].values("ppo-mlp")
+    with pytest.raises(ArgumentError, match="--preset x is not known"):
+        choose_preset("x", "", None, "ppo-mlp")
+
+
+def test_the_options_of_a_family_are_for_ppo_mlp_alone() -> None:
+    for env_id in FIRST.values():
+        for algorithm in ("ppo-lstm", "ppo", "sac", "dagger"):
+            assert choose_preset("robo-state", env_id, None, algorithm) == PRESETS["robo-numbers"].values(algorithm)
+    assert set(STATE_BY_FAMILY) < set(FIRST)
+
+
+@pytest.mark.parametrize(
+    "family", [family for family, values in STATE_BY_FAMILY.items() if "train_env_kwargs" in values]
+)
+def test_training_environments_of_a_preset_can_be_made(family: str) -> None:
+    for spec in CATALOG.values():
+        if spec.family == family:
+            kwargs = read_kwargs(parsed("--env-id", spec.id).train_env_kwargs, "--train-env-kwargs")
+            make_training_env(
+                1,
+                None,
+                env_id=spec.id,
+                reward_mode="normalized_dense",
+                control_mode="pd_joint_delta_pos",
+                sim_backend="physx_cpu",
+                env_kwargs=kwargs,
+            ).close()
+
+
+def test_options_on_the_command_line_take_precedence(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
+        args = parsed("--env-id", "SeqOfColors3-v0", "--num-steps", "64")
+        assert (args.num_steps, args.gamma) == (64, 0.97)
+        assert "start_counted=[0,2]" in caplog.text
+        assert "evaluations play the task itself" in caplog.text
+        caplog.clear()
+        assert parsed("--env-id", "SeqOfColors3-v0", "--train-env-kwargs", "start_counted=1").train_env_kwargs == (
+            "start_counted=1",
+        )
+        assert parsed("--env-id", "SeqOfColors3-v0", "--preset", "none").train_env_kwargs == ()
+        assert not caplog.text
+    # what the task is given holds in training, too
+    args = parsed("--env-id", "SeqOfColors3-v0", "--env-kwargs", 'reward_scales={"reach":2}')
+    assert args.train_env_kwargs == ("start_counted=[0,2]",)
+
+
+def test_the_published_runs_had_the_options_of_the_sweep_and_its_presets() -> None:
+    compared = 0
+    for run in read_plan(RESULTS / "state.toml").runs:
+        result = RESULTS / f"state-ppo/{run.task}.json"
+        if result.exists():
+            published = json.loads(result.read_text())["args"]
+            today = run.args
+            assert today is not None
+            for name in published.keys() & today.keys() - NOT_COMPARED:
+                assert published[name] == today[name], f"{run.task}: {name}"
+            compared += 1
+    assert compared >= 7
