@@ -287,6 +287,10 @@ class CommonArgs:
 
     critic_obs: tyro.conf.Suppress[Literal["state"] | None] = None
     """What the critic alone sees in training; algorithms that have this option show it."""
+    success_worth: tyro.conf.Suppress[float | None] = None
+    """What ends a training episode at its success; algorithms that have this option show it."""
+    potential_shaping: tyro.conf.Suppress[bool] = False
+    """Whether the dense reward pays for changes; algorithms that have this option show it."""
     env_module: tyro.conf.Suppress[str | None] = None
     """Module that --env-id named."""
     algorithm_module: tyro.conf.Suppress[str | None] = None

@@ -15,7 +15,14 @@ from .critics import CRITIC_STATE
 from .distributed import DistContext
 from .spaces import Obs, flatten, map_tensors
 
-__all__ = ["ContinueAfterSuccess", "GymnasiumVectorEnv", "ShowStateToCritic", "StaggeredEpisodes"]
+__all__ = [
+    "ContinueAfterSuccess",
+    "EndAtSuccess",
+    "GymnasiumVectorEnv",
+    "PotentialShaping",
+    "ShowStateToCritic",
+    "StaggeredEpisodes",
+]
 
 
 class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
@@ -26,6 +33,77 @@ class ContinueAfterSuccess(gym.Wrapper[Any, Any, Any, Any]):
         fail = info.get("fail")
         kept = torch.zeros_like(torch.as_tensor(terminated)) if fail is None else fail.clone()
         return obs, reward, kept, truncated, info
+
+
+class EndAtSuccess(gym.Wrapper[Any, Any, Any, Any]):
+    """A success ends an episode and pays for the steps that would follow; see ``--success-worth``.
+
+    Args:
+        env: a batched task that ends an episode at its success, without automatic resets.
+        worth: a step with success pays so many times its reward.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], worth: float) -> None:
+        super().__init__(env)
+        self._worth = worth
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        paid = torch.as_tensor(reward)
+        success = info.get("success")
+        if success is not None:
+            paid = torch.where(success, self._worth * paid, paid)
+        return obs, paid, terminated, truncated, info
+
+
+class PotentialShaping(gym.Wrapper[Any, Any, Any, Any]):
+    """The dense reward pays for changes, and a success ends an episode; see ``--potential-shaping``.
+
+    The potential P of a state is the sum of the reward's terms there, except those in `TaskHooks.paid_once`; at success it is
+    the most that they can pay together, and after a failure 0. A step pays gamma P(after) - P(before) (Ng et al., 1999,
+    "Policy invariance under reward transformations"), what is paid once, and ``worth`` times the full reward at success.
+    So waiting near the goal earns nothing, and leaving it costs what coming near has earned. P is 0 at a reset.
+
+    Args:
+        env: a batched task of this package with a dense reward, without automatic resets.
+        gamma: discount.
+        worth: a success pays so many times the full reward of a step.
+
+    Raises:
+        ValueError: it is another environment.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], gamma: float, worth: float) -> None:
+        from mikasa_robo.core import rewards
+        from mikasa_robo.core.env import MemoryEnv
+
+        task = env.unwrapped
+        if not isinstance(task, MemoryEnv):
+            raise ValueError("--potential-shaping is for the robot tasks of `mikasa list`; leave it out")
+        super().__init__(env)
+        scales = task.reward_scales
+        self._gamma, self._paid_once = gamma, task.paid_once
+        self._full = sum(weight for name, weight in scales.items() if name not in task.paid_once)
+        self._success = worth * rewards.maximum(scales)
+        self._unit = rewards.maximum(scales) if task.reward_mode == "normalized_dense" else 1.0
+        self._potential = torch.zeros(task.num_envs, device=task.device)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._potential = self._potential.clone()
+        self._potential[slice(None) if options is None or "env_idx" not in options else options["env_idx"]] = 0.0
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, _, terminated, truncated, info = self.env.step(action)
+        terms: dict[str, Tensor] = {name: term for name, term in info["reward_terms"].items() if name != "success"}
+        zeros = torch.zeros_like(self._potential)
+        events = sum((term for name, term in terms.items() if name in self._paid_once), zeros)
+        states = sum((term for name, term in terms.items() if name not in self._paid_once), zeros)
+        potential = torch.where(info["success"], self._full, states)
+        reward = self._gamma * potential - self._potential + events + self._success * info["success"]
+        self._potential = potential
+        return obs, reward / self._unit, terminated, truncated, info
 
 
 class ShowStateToCritic(gym.Wrapper[Any, Any, Any, Any]):

@@ -12,6 +12,10 @@ from .memory_arguments import MemoryArgs, MemoryName
 __all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs", "PPOMemoryArgs", "RecurrentPPOArgs"]
 
 
+MOST_WORTH = 1e6
+"""Largest --success-worth, within which returns keep their precision."""
+
+
 @dataclass
 class PPOArgs(CommonArgs):
     """The arguments of PPO."""
@@ -40,6 +44,16 @@ class PPOArgs(CommonArgs):
     """Upper bound of the logarithm of the standard deviation at the end of the run; the bound decreases linearly from
     init_log_std. By default there is no bound. For tasks in which the robot must come to rest, which strong exploration
     noise prevents."""
+
+    success_worth: float | None = None
+    """Robot tasks: a success ends a training episode, whatever --train-to-horizon says, and its step pays so many times its
+    reward. No step is spent on waiting after a success, and no mistake after it counts. Staying there for ever would be
+    worth 1 / (1 - gamma). With a smaller number, what comes before the success counts for more. It must be worth more than
+    hovering near the goal."""
+
+    potential_shaping: bool = False
+    """Tasks of this package, with --success-worth: the dense reward pays for the change of its terms in a step, not for the
+    terms themselves. So hovering near the goal earns nothing, and a mistake costs what was earned by coming near."""
 
     exploration: Literal["gaussian", "state-dependent", "gsde", "smooth"] = "gaussian"
     """Noise of continuous actions. gaussian: independent at each step, with one learned standard deviation for each
@@ -80,6 +94,15 @@ class PPOArgs(CommonArgs):
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
+        if self.success_worth is not None:
+            require(
+                self,
+                "success_worth",
+                lambda value: 0.0 < value <= MOST_WORTH,
+                f"use a value above 0, at most {MOST_WORTH:g}",
+            )
+        if self.potential_shaping:
+            self._check_potential_shaping()
         require(self, "gsde_interval", lambda value: value >= 1, "use at least 1")
         require(self, "noise_correlation", lambda value: 0.0 <= value < 1.0, "use a value from 0 to below 1")
         require(self, "value_clip huber_delta desired_kl", lambda value: value > 0.0, "use a value above 0")
@@ -104,6 +127,18 @@ class PPOArgs(CommonArgs):
         if self.final_log_std is not None:
             most = self.init_log_std
             require(self, "final_log_std", lambda value: -20 <= value <= most, "use -20 to --init-log-std")
+
+    def _check_potential_shaping(self) -> None:
+        if self.success_worth is None:
+            raise ArgumentError(
+                "--potential-shaping ends episodes at a success, and needs what it is worth: add --success-worth 1"
+            )
+        if self.reward_mode == "sparse":
+            raise ArgumentError(
+                "--potential-shaping changes the dense reward; leave out one of it and --reward-mode sparse"
+            )
+        if self.num_workers is not None:
+            raise ArgumentError("--potential-shaping reads the reward where the simulation is; leave --num-workers out")
 
     def check_batch(self) -> None:
         """Raise ArgumentError where a rollout cannot be divided into minibatches."""

@@ -26,7 +26,14 @@ from mikasa_suite import finish_first
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, save_policy
 from .distributed import DistContext
-from .env_wrappers import ContinueAfterSuccess, GymnasiumVectorEnv, ShowStateToCritic, StaggeredEpisodes
+from .env_wrappers import (
+    ContinueAfterSuccess,
+    EndAtSuccess,
+    GymnasiumVectorEnv,
+    PotentialShaping,
+    ShowStateToCritic,
+    StaggeredEpisodes,
+)
 from .environments import UNKNOWN_HORIZON, EnvFactory, reset_with
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, find_horizon, plan_evaluations, torch_threads
 from .files import write_atomically
@@ -125,12 +132,16 @@ def _train(
             raise ArgumentError(f"cannot make --env-id {args.env_id}{own}: {error}") from error
         env: Any = raw_env
         if not isinstance(raw_env, GymnasiumVectorEnv):
-            wrapped = ContinueAfterSuccess(raw_env) if args.train_to_horizon else raw_env
+            wrapped = _until_success(raw_env, args)
             if args.critic_obs is not None:
                 wrapped = _show_state(wrapped, args)
             env = ManiSkillVectorEnv(wrapped, record_metrics=True)
         elif args.critic_obs is not None:
             raise ArgumentError(f"--critic-obs {args.critic_obs} is for the robot tasks of `mikasa list`; leave it out")
+        elif args.success_worth is not None:
+            raise ArgumentError(
+                f"--success-worth {args.success_worth:g} is for robot tasks, and {args.env_id} is not one; leave it out"
+            )
         # Environments can be spread over an episode only where its length is known.
         groups = args.stagger_groups if horizon < UNKNOWN_HORIZON else 1
         env = StaggeredEpisodes(env, groups, horizon, dist)
@@ -187,6 +198,20 @@ def _train(
         film(policy, env_factory, video, episodes=args.video_episodes, first_seed=first_seed, device=run.device)
     log.info("done in %.0f s: %s", time.monotonic() - start, run_dir)
     return result
+
+
+def _until_success(env: Any, args: CommonArgs) -> Any:
+    """A robot task whose training episodes end, or go on, at a success as the arguments say."""
+    if args.potential_shaping:
+        gamma: float = args.gamma  # type: ignore[attr-defined]  # of the algorithms that have this option
+        assert args.success_worth is not None  # `PPOArgs.check`
+        try:
+            return PotentialShaping(env, gamma, args.success_worth)
+        except ValueError as error:
+            raise ArgumentError(str(error)) from None
+    if args.success_worth is not None:
+        return EndAtSuccess(env, args.success_worth)
+    return ContinueAfterSuccess(env) if args.train_to_horizon else env
 
 
 def _require_same_spaces(args: CommonArgs, train_env: Any, eval_env: Any) -> None:

@@ -16,7 +16,6 @@ from mikasa_robo.catalog import CATALOG, TaskSpec
 from mikasa_robo.core import rewards
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.env import MemoryEnv, StepData
-from mikasa_robo.tasks.colored_cubes import RecallColors
 from mikasa_robo.tasks.intercept import Intercept
 from mikasa_robo.tasks.intercept_grab import InterceptGrab
 from mikasa_robo.tasks.rotate import Rotate, heading
@@ -310,9 +309,8 @@ def go_to(env: Env, target: Tensor, gripper: float = -1.0, reach: float = 0.1, s
 
 def paid_once(task: MemoryEnv[Any], info: dict[str, Any]) -> Tensor:
     """(N,) the part of this step's normalized reward that is paid once, for a touch among several; else zeros."""
-    if not isinstance(task, RecallColors):
-        return torch.zeros(task.num_envs, device=task.device)
-    return rewards.normalized(info["reward_terms"]["progress"], task.reward_scales)
+    once = [info["reward_terms"][name] for name in task.paid_once]
+    return rewards.normalized(sum(once, torch.zeros(task.num_envs, device=task.device)), task.reward_scales)
 
 
 def collected(reward: Tensor, once: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from mikasa_robo.baselines import ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint, save_policy
 from mikasa_robo.baselines.encoder import ObservationNormalizer
-from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, StaggeredEpisodes
+from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, EndAtSuccess, StaggeredEpisodes
 from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
@@ -220,6 +220,34 @@ def test_only_a_failure_ends_a_training_episode() -> None:
     _, _, terminated, _, info = env.step(torch.zeros(2, 1))
     assert info["success"].tolist() == [True, False]
     assert terminated.tolist() == [False, True]
+
+
+def test_a_success_ends_a_training_episode_and_pays_its_worth() -> None:
+    env = EndAtSuccess(ReachEnv(3), worth=4.0)
+    env.reset(seed=0)
+    inner = env.unwrapped
+    assert isinstance(inner, ReachEnv)
+    inner.position = torch.tensor([inner.goal[0].item(), 2.5, inner.goal[2].item() + 0.5])
+    plain = inner._reward()
+    _, reward, terminated, _, info = env.step(torch.zeros(3, 1))
+    assert info["success"].tolist() == [True, False, False]
+    assert terminated.tolist() == [True, True, False]
+    assert reward.tolist() == [4.0 * plain[0].item(), plain[1].item(), plain[2].item()]
+
+
+def test_training_ends_its_episodes_at_a_success_that_has_a_worth(tmp_path: Path) -> None:
+    """ReachEnv pays 0.8 to 1 in a step with success, at most 1 in every other, and its episodes have 20 steps."""
+    run_dir = tmp_path / "run"
+    train(small(success_worth=100.0, run_dir=run_dir), ReachEnv)
+    last = read_progress(run_dir)[-1]
+    assert float(last["train/return"]) > 60.0
+    assert float(last["train/length"]) < 10.0
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e7, float("nan")])
+def test_a_worth_that_cannot_be_used_is_refused(value: float) -> None:
+    with pytest.raises(ArgumentError, match=f"--success-worth {value} cannot be used; use a value above 0"):
+        small(success_worth=value).check()
 
 
 def test_normalizer_matches_the_statistics_of_all_its_batches() -> None:
@@ -550,10 +578,13 @@ def test_the_command_line_trains_on_the_real_task(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_robot_task_is_learnt(tmp_path: Path) -> None:
-    """Measured: 91 of 100 episodes. A guess is right in a third of them, and a policy that hovers in none."""
+    """A guess is right in a third of the episodes, and a policy that hovers in none.
+
+    With half of these steps, five runs on three kinds of processors had 50 to 91 of 100 episodes.
+    """
     run_dir = tmp_path / "run"
     argv = (
-        "--env-id RememberColor3-v0 --total-timesteps 100000 --sim-backend physx_cpu --eval-every 0 --no-video "
+        "--env-id RememberColor3-v0 --total-timesteps 200000 --sim-backend physx_cpu --eval-every 0 --no-video "
         "--torch-threads 1"
     )
     assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0

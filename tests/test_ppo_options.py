@@ -364,10 +364,19 @@ def test_a_policy_of_another_shape_is_refused_with_the_option_that_fits(
         assert not (tmp_path / "run").exists()
 
 
-def test_a_critic_needs_a_task_with_a_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = "--env-id MemoryLengthEasy-v0 --preset none --critic-obs state --num-envs 8 --run-dir"
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--critic-obs state", "--critic-obs state is for the robot tasks of `mikasa list`; leave it out"),
+        ("--success-worth 4", "--success-worth 4 is for robot tasks, and MemoryLengthEasy-v0 is not one; leave it out"),
+    ],
+)
+def test_options_for_robot_tasks_are_refused_elsewhere(
+    option: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = f"--env-id MemoryLengthEasy-v0 --preset none {option} --num-envs 8 --run-dir"
     assert command.main("ppo-lstm", [*argv.split(), str(tmp_path / "run")]) == 2
-    assert "--critic-obs state is for the robot tasks of `mikasa list`; leave it out" in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

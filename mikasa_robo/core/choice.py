@@ -215,6 +215,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             # It pays once: if every step paid for what was touched before, a mistake would lose all of that, and PPO would
             # learn to touch nothing more. And it pays more than a hand that hovers near a target earns in many steps.
             self.reward_scales["progress"] = PROGRESS_SCALE
+            self.paid_once = frozenset({"progress"})  # type: ignore[misc]
         if self.cue_order == "sequential":
             cue_steps *= num_targets
         self._newly_counted = torch.zeros(0, dtype=torch.bool)  # (N,), a further target was touched in the last step

@@ -36,6 +36,9 @@ class TaskHooks(Generic[TaskState]):
 
     reward_scales: ClassVar[dict[str, float]]
     """Weight of each dense reward term. Set by the class or, before ``super().__init__``, by the instance."""
+    paid_once: ClassVar[frozenset[str]] = frozenset()
+    """Reward terms that pay for an event in the step in which it happens; all others pay for a state in each step. Set by
+    the class or, before ``super().__init__``, by the instance."""
     needed_response: ClassVar[int | None] = None
     """Response steps that the task needs, see `timeline_for`; None: it can be done without a response phase. Set by the
     class or, before ``super().__init__``, by the instance."""
