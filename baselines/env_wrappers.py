@@ -59,10 +59,10 @@ class EndAtSuccess(gym.Wrapper[Any, Any, Any, Any]):
 class PotentialShaping(gym.Wrapper[Any, Any, Any, Any]):
     """The dense reward pays for changes, and a success ends an episode; see ``--potential-shaping``.
 
-    The potential P of a state is the sum of the reward's terms there, except those in `TaskHooks.paid_once`; at success it is
-    the most that they can pay together, and after a failure 0. A step pays gamma P(after) - P(before) (Ng et al., 1999,
-    "Policy invariance under reward transformations"), what is paid once, and ``worth`` times the full reward at success.
-    So waiting near the goal earns nothing, and leaving it costs what coming near has earned. P is 0 at a reset.
+    The potential P of a state is the sum of the reward's terms there, except those in `TaskHooks.paid_once`. At a success it
+    is the most that they can pay together, and after a failure or a reset 0. A step pays gamma P(after) - P(before) (Ng et
+    al., 1999, "Policy invariance under reward transformations"), what is paid once, and ``worth`` times the full reward at a
+    success. So waiting near the goal earns nothing, and leaving it costs what coming near has earned.
 
     Args:
         env: a batched task of this package with a dense reward, without automatic resets.

@@ -19,14 +19,18 @@ from mikasa_robo.baselines.checkpoints import load_network, load_policy, read_po
 from mikasa_robo.baselines.critics import CRITIC_STATE, ValueScale, last_layer
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.distributed import DistContext
-from mikasa_robo.baselines.env_wrappers import ShowStateToCritic
+from mikasa_robo.baselines.env_wrappers import PotentialShaping, ShowStateToCritic
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs, adapt_learning_rate, apply_gradients, part_loss, value_loss
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
 from mikasa_robo.baselines.warm_start import start_from
+from mikasa_robo.core import rewards
+from mikasa_robo.experts.policies import Expert
+from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.tools import evaluate
+from mikasa_robo.tools.plot import read_progress
 from mikasa_robo.tools.report import collect, write_report
 from mikasa_robo.tools.runs import _agent as agent
 
@@ -378,6 +382,84 @@ def test_options_for_robot_tasks_are_refused_elsewhere(
     assert command.main("ppo-lstm", [*argv.split(), str(tmp_path / "run")]) == 2
     assert hint in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("reward_mode", ["normalized_dense", "dense"])
+def test_potential_shaping_pays_for_changes_and_events_alone(reward_mode: str) -> None:
+    """The discounted rewards of an episode add up to its events and the potential at its end, whatever lies between."""
+    gamma, worth, n = 0.9, 2.0, 4
+    made = gym.make(
+        "SeqOfColors3-v0",
+        num_envs=n,
+        obs_mode="objects",
+        sim_backend="physx_cpu",
+        reward_mode=reward_mode,
+        start_counted=2,
+    )
+    env = PotentialShaping(made, gamma, worth)
+    task = env.unwrapped
+    unit = rewards.maximum(task.reward_scales) if reward_mode == "normalized_dense" else 1.0
+    obs, info = env.reset(seed=0)
+    expert = Expert(make_skill("SeqOfColors3-v0", task))
+    expert.reset()
+    earned, events, potential = torch.zeros(3, n).unbind()
+    running = torch.ones(n, dtype=torch.bool)
+    for t in range(task.horizon):
+        obs, reward, terminated, _, info = env.step(expert.act(obs, info))
+        terms = info["reward_terms"]
+        now = sum(terms[name] for name in task.reward_scales if name != "progress")
+        full = sum(weight for name, weight in task.reward_scales.items() if name != "progress")
+        event = terms["progress"] + info["success"] * worth * rewards.maximum(task.reward_scales)
+        earned += running * gamma**t * reward
+        events += running * gamma**t * event / unit
+        potential = torch.where(running, gamma ** (t + 1) * torch.where(info["success"], full, now) / unit, potential)
+        running &= ~terminated
+    assert not running.any(), "the expert succeeds"
+    torch.testing.assert_close(earned, events + potential)
+    assert (events > 0).all()
+    env.reset(options={"env_idx": torch.tensor([1])})
+    assert (env._potential == 0).tolist() == [False, True, False, False]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--potential-shaping"], "add --success-worth 1"),
+        (["--potential-shaping", "--success-worth", "1", "--reward-mode", "sparse"], "leave out one of it and"),
+        (["--potential-shaping", "--success-worth", "1", "--num-workers", "2"], "leave --num-workers out"),
+        (
+            [
+                "--env-id",
+                "PickCube-v1",
+                "--obs",
+                "state",
+                "--env-kwargs",
+                "--potential-shaping",
+                "--success-worth",
+                "1",
+            ],
+            "is for the robot tasks of `mikasa list`",
+        ),
+    ],
+)
+def test_shaping_is_refused_where_it_cannot_be(
+    words: list[str], hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main("ppo", [*RUN, *words, "--run-dir", str(tmp_path / "run")]) == 2
+    assert hint in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_ppo_trains_with_potential_shaping(tmp_path: Path) -> None:
+    """A policy that never moves far earns almost nothing, where the plain reward pays it in every step."""
+    returns = {}
+    for name, words in {"plain": [], "shaped": ["--potential-shaping", "--success-worth", "1"]}.items():
+        assert command.main("ppo", [*RUN, *words, "--run-dir", str(tmp_path / name)]) == 0
+        returns[name] = [
+            abs(float(row["train/return"])) for row in read_progress(tmp_path / name) if row["train/return"]
+        ]
+    assert 0 < max(returns["shaped"]) < min(returns["plain"])
 
 
 def test_a_new_scale_leaves_the_values_of_the_policy_as_they_were(tmp_path: Path) -> None:
