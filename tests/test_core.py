@@ -482,6 +482,23 @@ def test_the_way_to_one_among_others_leads_over_them() -> None:
     assert float(rewards.reach_from_above(torch.zeros(1, 3))) == 1
 
 
+def test_a_hand_that_has_touched_something_must_rise_first() -> None:
+    """`reach_over` is `closeness` for a hand that is high enough. Below, the way up pays at once, and the way aside not."""
+    high = torch.tensor([[0.3, 0.1, -0.08], [0.0, 0.2, -0.3], [0.01, 0.0, -0.01], [0.0, 0.0, 0.0]])
+    assert torch.equal(rewards.reach_over(high), rewards.closeness(length(high)))
+    low = torch.tensor([[0.12, 0.0, 0.0]])  # as high as its target, 12 cm beside it
+    up, aside = torch.tensor([[0.0, 0.0, -0.01]]), torch.tensor([[-0.01, 0.0, 0.0]])
+
+    def gain(change: Tensor, way: Tensor = low) -> float:
+        return float(rewards.reach_over(way + change) - rewards.reach_over(way))
+
+    assert gain(up) > 4 * gain(aside) > 0
+    rows = [low + k * up for k in range(9)]
+    assert all(gain(up, way) > 0 for way in rows[:-1]), "it pays on the whole way up"
+    assert gain(up, rows[-1]) < 0, "and not any longer"
+    assert float(rewards.reach_over(low - 2.5 * up)) == 0
+
+
 # ---------------------------------------------------------------------- task state
 @dataclass
 class Memory:

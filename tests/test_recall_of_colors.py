@@ -249,7 +249,7 @@ def test_a_hand_that_does_not_let_go_of_a_target_earns_nothing_for_the_way_to_th
     """PPO pressed on the cube that it had touched, and dragged it along to the next one."""
     task, s = task_of(env), fresh()
     near, none = step_data(), torch.zeros(MANY, 3, 9, dtype=torch.bool)
-    near.objects[..., :3] = 0.1  # all are equally far from the hand
+    near.objects[..., :3] = torch.tensor([0.1, 0.1, -0.1])  # all are equally far from the hand, and below it
     on_first, on_second = none.clone(), none.clone()
     rows = torch.arange(MANY)
     on_first[rows, 1, s.target[:, 0]] = True

@@ -286,6 +286,8 @@ def test_terms_do_not_depend_on_the_number_of_rows() -> None:
         rows = slice(5, 5 + count)
         assert torch.equal(rewards.reach(one[rows], other[rows]), rewards.reach(one, other)[rows])
         assert torch.equal(rewards.reach_from_above(one[rows] / 9), rewards.reach_from_above(one / 9)[rows])
+        ways = one * 0.1 - other * 0.1
+        assert torch.equal(rewards.reach_over(ways[rows]), rewards.reach_over(ways)[rows])
         pose = torch.cat([one, one, one], dim=1)[:, :7]
         assert torch.equal(rewards.pointing_down(pose[rows]), rewards.pointing_down(pose)[rows])
         assert torch.equal(rewards.still(one[rows, 0]), rewards.still(one[:, 0])[rows])

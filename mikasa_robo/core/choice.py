@@ -172,7 +172,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     Dense reward: ``reach`` pays for nearness to the next target, ``touch`` for how long it has been touched, with several
     targets ``progress`` for each one that was touched, once, and ``still`` for an arm at rest once all were touched. With
     several targets the hand should come to the top of the next one from above, over the other candidates
-    (`rewards.reach_from_above`), with closed fingers that point down: a hand that is lower, tilted, or open touches others
+    (`rewards.reach_over`), with closed fingers that point down: a hand that is lower, tilted, or open touches others
     beside it. And it should let go of a target that was touched: a hand that still touches one earns no ``reach``.
 
     Args:
@@ -279,7 +279,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             # to the top: at the middle of a target, fingertips and palm are low enough to touch others
             up = s.home[..., 2].gather(1, target[:, None])[:, 0]
             top = torch.stack([way[:, 0], way[:, 1], way[:, 2] + up], dim=1)
-            near = rewards.reach_from_above(top) * pointed(data)
+            near = rewards.reach_over(top) * pointed(data)
             # A hand that does not let go of the last target drags it along, over to the next one.
             lets_go = ~(s.counted & (s.held > 0)).any(dim=1)
             near = near * lets_go.to(near.dtype)

@@ -30,6 +30,8 @@ UPRIGHT, TILTED = 0.965, 0.5
 """Cosines of the angles from pointing down up to which a hand counts as upright, and from which it does not at all."""
 LOWER = 3.0
 """Metres of distance for each metre by which the hand is lower than that."""
+SLACK = 0.02
+"""A hand lower than that by `ABOVE` is at the height of its target; `reach_over` still pays a little for so much less, m."""
 
 
 def reach(position: Tensor, target: Tensor, sharpness: float = 5.0) -> Tensor:
@@ -68,9 +70,24 @@ def reach_from_above(way: Tensor, sharpness: float = 5.0) -> Tensor:
     high as a profile: `ABOVE` the target where it is farther than `BESIDE` from it in x and y, falling linearly to 0 at
     half of `BESIDE`. How much lower the TCP is counts as distance too, `LOWER` times.
     """
+    return closeness(tensors.length(way) + LOWER * _too_low(way), sharpness)
+
+
+def reach_over(way: Tensor, sharpness: float = 5.0) -> Tensor:
+    """`closeness` to a target, times how well the TCP keeps to the profile of `reach_from_above`; ``way`` as there.
+
+    A TCP below the profile earns less in proportion, and nothing from `ABOVE` + `SLACK` below it on. So a hand that has
+    touched one target must rise before it earns anything on its way to the next one. `reach_from_above` pays such a hand
+    for moving sideways too, through the neighbours.
+    """
+    return closeness(tensors.length(way), sharpness) * (1 - _too_low(way) / (ABOVE + SLACK)).clamp(min=0)
+
+
+def _too_low(way: Tensor) -> Tensor:
+    """How much lower the TCP is than the profile of `reach_from_above`, (N,), m."""
     beside = tensors.length(way[:, :2])
     height = ABOVE * (2 * beside / BESIDE - 1).clamp(0, 1)
-    return closeness(tensors.length(way) + LOWER * (height + way[:, 2]).clamp(min=0), sharpness)
+    return (height + way[:, 2]).clamp(min=0)
 
 
 def pointing_down(tcp: Tensor) -> Tensor:
