@@ -97,8 +97,8 @@ SEVERAL_TARGETS: dict[str, Any] = {
 HEAD_START: dict[str, Any] = {"train_env_kwargs": ("head_start=[0,1]",)}
 
 STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
-    # More steps changed neither: InterceptMedium 93 % after 1.5 million steps and 86 % after 3, RotateLenientPos 81 % after 1
-    # and 80 % after 2 (one seed each, 100 episodes).
+    # More steps did not help these two: InterceptMedium 93 % after 1.5 million steps and 86 % after 3 million,
+    # RotateLenientPos 81 % after 1 million and 80 % after 2 million (one seed each, 100 episodes).
     "Intercept": {**COMES_TO_REST, **HEAD_START, "total_timesteps": 1_500_000},
     "InterceptGrab": {**COMES_TO_REST, **HEAD_START, "total_timesteps": 1_500_000},
     "RotateLenient": COMES_TO_REST,
