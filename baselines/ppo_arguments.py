@@ -135,10 +135,13 @@ class PPOArgs(CommonArgs):
             )
         if self.reward_mode == "sparse":
             raise ArgumentError(
-                "--potential-shaping changes the dense reward; leave out one of it and --reward-mode sparse"
+                "--potential-shaping changes the dense reward; leave out --reward-mode sparse, or add --no-potential-shaping"
             )
         if self.num_workers is not None:
-            raise ArgumentError("--potential-shaping reads the reward where the simulation is; leave --num-workers out")
+            raise ArgumentError(
+                "--potential-shaping reads the reward where the simulation is; leave --num-workers out, or add "
+                "--no-potential-shaping"
+            )
 
     def check_batch(self) -> None:
         """Raise ArgumentError where a rollout cannot be divided into minibatches."""

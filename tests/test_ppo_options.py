@@ -426,7 +426,10 @@ def test_potential_shaping_pays_for_changes_and_events_alone(reward_mode: str) -
     ("words", "hint"),
     [
         (["--potential-shaping"], "add --success-worth 1"),
-        (["--potential-shaping", "--success-worth", "1", "--reward-mode", "sparse"], "leave out one of it and"),
+        (
+            ["--potential-shaping", "--success-worth", "1", "--reward-mode", "sparse"],
+            "leave out --reward-mode sparse, or add --no-potential-shaping",
+        ),
         (["--potential-shaping", "--success-worth", "1", "--num-workers", "2"], "leave --num-workers out"),
         (
             [
