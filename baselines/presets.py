@@ -70,7 +70,7 @@ FEW_GRADIENT_STEPS: dict[str, Any] = {
 
 ROBO_NUMBERS: dict[str, Mapping[str, Any]] = {**_recurrent(**SHORT_HORIZON), "sac": FEW_GRADIENT_STEPS}
 
-# PPO-MLP on `state`, for the tasks that its defaults do not learn: docs/results/robot-learning/state.toml measures the first
+# PPO-MLP on `state`, for the tasks that its defaults do not learn: docs/results/robot-learning/state.toml measures one
 # ID of each family. Success asks for a robot or an object at rest, which the usual noise hardly ever allows. So exploration
 # begins smaller, and its bound falls.
 COMES_TO_REST: dict[str, Any] = {
