@@ -111,6 +111,7 @@ def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     assert found["all"][1].startswith("94 ("), "the middle two of 98, 100, 90 and 70 %"
     assert found["all"][2] == "18", "without an interval: one run of the task with the fewest"
     assert found["spatial"][1].startswith("80 ("), "of one task: both runs"
+    assert "as many runs as its task with the fewest has" in (tmp_path / "sweep.md").read_text()
     assert (tmp_path / "sweep.png").stat().st_size > 0
     shown = readme.read_text()
     assert shown.startswith("before\n<!-- memory-table -->\n| ID |")
