@@ -209,7 +209,9 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
         text += ["## Over tasks", "", "Interquartile mean of success over tasks and runs; the interval is a stratified"]
         text += ["bootstrap over runs (rliable), and missing where a cell has one run only.", ""]
         if len(seeds) > 1:
-            text += ["In a row each task counts with as many runs as its task with the fewest has, the first in the CSV;"]
+            text += [
+                "In a row each task counts with as many runs as its task with the fewest has, the first in the CSV;"
+            ]
             text += ["so does the figure.", ""]
         text += [*aggregate_table(cells, lines, memories), ""]
     if picture.exists():
