@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 from pathlib import Path
@@ -93,17 +94,18 @@ def test_options_on_the_command_line_take_precedence(caplog: pytest.LogCaptureFi
 
 
 def test_the_published_runs_had_the_options_of_the_sweep_and_its_presets() -> None:
-    compared = 0
-    runs = read_plan(RESULTS / "state.toml").runs
-    for run in runs:
-        result = RESULTS / f"state-ppo/{run.task}.json"
-        if result.exists():
-            published = json.loads(result.read_text())["args"]
-            if published["sim_backend"] == "physx_cpu":
-                published["sim_backend"] = "auto"  # the same on the machines of these runs, which had no GPU
-            today = run.args
-            assert today is not None
-            for name in published.keys() & today.keys() - NOT_COMPARED:
-                assert published[name] == today[name], f"{run.task}: {name}"
-            compared += 1
-    assert compared == len(runs) == len(FIRST)
+    runs = {(run.task, run.seed): run.args for run in read_plan(RESULTS / "state.toml").runs}
+    with (RESULTS / "state.csv").open(newline="") as file:
+        published = [(row["env_id"], int(row["seed"])) for row in csv.DictReader(file)]
+    assert {task for task, _ in published} == {task for task, _ in runs}
+    assert len(FIRST) == len({task for task, _ in runs})
+    for task, seed in published:
+        result = RESULTS / "state-ppo" / (f"{task}.json" if seed == 1 else f"{task}-seed-{seed}.json")
+        then = json.loads(result.read_text())["args"]
+        if then["sim_backend"] == "physx_cpu":
+            then["sim_backend"] = "auto"  # the same on the machines of these runs, which had no GPU
+        today = runs[task, seed]
+        assert today is not None
+        assert then["seed"] == seed
+        for name in then.keys() & today.keys() - NOT_COMPARED:
+            assert then[name] == today[name], f"{task}, seed {seed}: {name}"
