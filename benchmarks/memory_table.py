@@ -117,6 +117,24 @@ def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> 
     return text
 
 
+def seed_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
+    """How far the seeds of a cell differ, in Markdown; empty if no cell has two runs."""
+    delays = any(delay is not None for _, delay in lines)
+    head = ["ID", *(["delay"] if delays else []), "run", "success of each seed", "mean ± standard error"]
+    text = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * delays + "---|---|---:|"]
+    for line in lines:
+        for memory in memories:
+            found = sorted(cells.get((line, memory), []), key=lambda row: row.seed)
+            if len(found) < 2:
+                continue
+            scores = [100 * row.score for row in found]
+            error = np.std(scores, ddof=1) / math.sqrt(len(scores))
+            each = ", ".join(f"{score:.0f}" for score in scores)
+            where = [f"`{line[0]}`", *([str(line[1])] if delays else [])]
+            text.append("| " + " | ".join([*where, memory, each, f"{np.mean(scores):.1f} ± {error:.1f}"]) + " |")
+    return text if len(text) > 2 else []
+
+
 def score_matrix(cells: Cells, lines: Sequence[Line], memory: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Scores (R, T) of a memory in these lines: of so many runs of each as the line with the fewest has."""
     runs = min(len(cells[line, memory]) for line in lines)
@@ -205,6 +223,14 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
         "",
     ]
     text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories), ""]
+    if is_robot and (by_seed := seed_table(cells, lines, memories)):
+        text += [
+            "## Over seeds",
+            "",
+            "Success in per cent of the runs of a cell, for cells with two seeds or more.",
+            "",
+        ]
+        text += [*by_seed, ""]
     if is_robot and not any(delay is not None for _, delay in lines):
         text += ["## Over tasks", "", "Interquartile mean of success over tasks and runs; the interval is a stratified"]
         text += ["bootstrap over runs (rliable), and missing where a cell has one run only.", ""]

@@ -49,10 +49,10 @@ def finish(folder: Path, env_id: str, memory: str, seed: int, success: float | N
 
 
 def table_of(file: Path) -> dict[str, list[str]]:
-    """The cells of the first table, by their first column."""
+    """The cells of all tables, by their first column; of the first table that has it."""
     lines = [line for line in file.read_text().splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0]: row[1:] for row in cells}
+    return {row[0]: row[1:] for row in reversed(cells)}
 
 
 @pytest.mark.slow
@@ -82,6 +82,7 @@ def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     assert "61,440 env steps and 1,900 gradient steps" in text
     assert "2 runs took 1.0 hours" in text
     assert "No mean over tasks" in text
+    assert "Over seeds" not in text, "each cell has one"
 
     # The machine of the first runs is gone, and another has made the rest but one.
     for folder in out.iterdir():
@@ -107,6 +108,12 @@ def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     found = table_of(tmp_path / "sweep.md")
     assert found["`RememberColor3-v0`"][2:] == ["99 (96 to 100)", "30 (24 to 37)"], "over both seeds"
     assert found["`TakeItBack-v0`"] == ["spatial", "-", "80 (74 to 85)", "0 (0 to 4)"]
+    by_seed = (tmp_path / "sweep.md").read_text().split("## Over seeds")[1].split("## Over tasks")[0]
+    assert [line for line in by_seed.splitlines() if line.startswith("| `")] == [
+        "| `RememberColor3-v0` | gru | 98, 100 | 99.0 ± 1.0 |",
+        "| `RememberColor3-v0` | none | 35, 25 | 30.0 ± 5.0 |",
+        "| `TakeItBack-v0` | gru | 90, 70 | 80.0 ± 10.0 |",
+    ]
     assert found["all"][0] == "2"
     assert found["all"][1].startswith("94 ("), "the middle two of 98, 100, 90 and 70 %"
     assert found["all"][2] == "18", "without an interval: one run of the task with the fewest"
@@ -150,6 +157,12 @@ def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
         ["50", "60 (50 to 69)", "- |"],
     ]
     assert (tmp_path / "delays.png").stat().st_size > 0
+
+    second = replace(read_csv(tmp_path / "delays.csv")[1], seed=2, successes=80)
+    write_csv(tmp_path / "delays.csv", [*read_csv(tmp_path / "delays.csv"), second])
+    sweep.write_text(sweep.read_text().replace("seeds = [1]", "seeds = [1, 2]"))
+    main([str(sweep)])
+    assert "| `RememberColor3-v0` | 50 | gru | 60, 80 | 70.0 ± 10.0 |" in (tmp_path / "delays.md").read_text()
 
 
 def test_returns_are_told_where_there_is_no_success() -> None:
