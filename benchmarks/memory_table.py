@@ -11,7 +11,7 @@ performance profiles. With ``--columns variant`` the columns are the variants of
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.env_ids import OptionError
-from mikasa_robo.tools.intervals import aggregate
+from mikasa_robo.tools.intervals import aggregate, standard_error
 from mikasa_robo.tools.output import put_between_marks
 from mikasa_robo.tools.sweep_plan import Plan, SweepError, read_plan
 from mikasa_robo.tools.sweep_rows import Row, delay_of, gather, memory_of, read_csv, write_csv
@@ -82,8 +82,8 @@ def in_words(rows: Sequence[Row] | None) -> str:
         return "-"
     if any(row.successes is None for row in rows):
         scores = [row.mean_return for row in rows]
-        spread = f" ± {np.std(scores, ddof=1) / math.sqrt(len(scores)):.2f}" if len(scores) > 1 else ""
-        return f"{np.mean(scores):.2f}{spread}"
+        error = standard_error(scores)
+        return f"{np.mean(scores):.2f}" + ("" if error is None else f" ± {error:.2f}")
     successes, episodes = sum(row.successes or 0 for row in rows), sum(row.episodes for row in rows)
     low, high = wilson_interval(successes, episodes)
     return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
@@ -118,21 +118,18 @@ def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> 
 
 
 def seed_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
-    """How far the seeds of a cell differ, in Markdown; empty if no cell has two runs."""
-    delays = any(delay is not None for _, delay in lines)
-    head = ["ID", *(["delay"] if delays else []), "run", "success of each seed", "mean ± standard error"]
-    text = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * delays + "---|---|---:|"]
-    for line in lines:
-        for memory in memories:
-            found = sorted(cells.get((line, memory), []), key=lambda row: row.seed)
-            if len(found) < 2:
-                continue
-            scores = [100 * row.score for row in found]
-            error = np.std(scores, ddof=1) / math.sqrt(len(scores))
+    """How far the seeds of each cell with two runs or more differ, in Markdown; empty if there is no such cell."""
+    text = []
+    for line, memory in itertools.product(lines, memories):
+        scores = [100 * row.score for row in sorted(cells.get((line, memory), []), key=lambda row: row.seed)]
+        error = standard_error(scores)
+        if error is not None:
+            env_id, delay = line
+            where = f"`{env_id}`" + ("" if delay is None else f", delay {delay}")
             each = ", ".join(f"{score:.0f}" for score in scores)
-            where = [f"`{line[0]}`", *([str(line[1])] if delays else [])]
-            text.append("| " + " | ".join([*where, memory, each, f"{np.mean(scores):.1f} ± {error:.1f}"]) + " |")
-    return text if len(text) > 2 else []
+            text.append(f"| {where} | {memory} | {each} | {np.mean(scores):.1f} ± {error:.1f} |")
+    head = ["| ID | run | success of each seed | mean ± standard error |", "|---|---|---|---:|"]
+    return [*head, *text] if text else []
 
 
 def score_matrix(cells: Cells, lines: Sequence[Line], memory: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -224,21 +221,15 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
     ]
     text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories), ""]
     if is_robot and (by_seed := seed_table(cells, lines, memories)):
-        text += [
-            "## Over seeds",
-            "",
-            "Success in per cent of the runs of a cell, for cells with two seeds or more.",
-            "",
-        ]
-        text += [*by_seed, ""]
+        text += ["## Over seeds", "", "Success in per cent, for cells with two seeds or more.", "", *by_seed, ""]
     if is_robot and not any(delay is not None for _, delay in lines):
         text += ["## Over tasks", "", "Interquartile mean of success over tasks and runs; the interval is a stratified"]
         text += ["bootstrap over runs (rliable), and missing where a cell has one run only.", ""]
         if len(seeds) > 1:
             text += [
-                "In a row each task counts with as many runs as its task with the fewest has, the first in the CSV;"
+                "Where the tasks of a row have different numbers of runs, the mean uses as many of each as the task"
             ]
-            text += ["so does the figure.", ""]
+            text += ["with the fewest has: the first ones in the CSV. The figure does the same.", ""]
         text += [*aggregate_table(cells, lines, memories), ""]
     if picture.exists():
         text += [f"![{sweep.stem}]({picture.name})", ""]

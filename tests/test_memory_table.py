@@ -118,7 +118,7 @@ def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     assert found["all"][1].startswith("94 ("), "the middle two of 98, 100, 90 and 70 %"
     assert found["all"][2] == "18", "without an interval: one run of the task with the fewest"
     assert found["spatial"][1].startswith("80 ("), "of one task: both runs"
-    assert "as many runs as its task with the fewest has" in (tmp_path / "sweep.md").read_text()
+    assert "as many of each as the task\nwith the fewest has" in (tmp_path / "sweep.md").read_text()
     assert (tmp_path / "sweep.png").stat().st_size > 0
     shown = readme.read_text()
     assert shown.startswith("before\n<!-- memory-table -->\n| ID |")
@@ -162,7 +162,7 @@ def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
     write_csv(tmp_path / "delays.csv", [*read_csv(tmp_path / "delays.csv"), second])
     sweep.write_text(sweep.read_text().replace("seeds = [1]", "seeds = [1, 2]"))
     main([str(sweep)])
-    assert "| `RememberColor3-v0` | 50 | gru | 60, 80 | 70.0 ± 10.0 |" in (tmp_path / "delays.md").read_text()
+    assert "| `RememberColor3-v0`, delay 50 | gru | 60, 80 | 70.0 ± 10.0 |" in (tmp_path / "delays.md").read_text()
 
 
 def test_returns_are_told_where_there_is_no_success() -> None:
