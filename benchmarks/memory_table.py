@@ -30,8 +30,6 @@ from mikasa_robo.tools.sweep_plan import Plan, SweepError, read_plan
 from mikasa_robo.tools.sweep_rows import Row, delay_of, gather, memory_of, read_csv, write_csv
 
 MARK = "<!-- memory-table -->"
-SHORT = 8
-"""Tasks in the table of the README."""
 
 
 @dataclass
@@ -49,7 +47,7 @@ class Options:
     columns: Literal["memory", "variant"] = "memory"
     """What the columns of the table are; variant for a sweep whose variants differ in more than the memory."""
     readme: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """A Markdown file that gets the first rows between its two lines `<!-- memory-table -->`."""
+    """A Markdown file that gets a row of each family between its two lines `<!-- memory-table -->`."""
 
 
 Line = tuple[str, "int | None"]
@@ -61,6 +59,17 @@ Cells = Mapping[tuple[Line, str], Sequence[Row]]
 def lines_of(plan: Plan) -> list[Line]:
     """The lines of the table, in the order of the plan."""
     return list(dict.fromkeys((run.task, delay_of(run)) for run in plan.runs))
+
+
+def shown_lines(plan: Plan, rows: Iterable[Row]) -> list[Line]:
+    """The first line of each family and delay that was measured; tasks outside the catalog are a family each."""
+    measured = {(row.env_id, row.delay) for row in rows}
+    first: dict[tuple[str, int | None], Line] = {}
+    for line in lines_of(plan):
+        env_id, delay = line
+        if line in measured:
+            first.setdefault((CATALOG[env_id].family if env_id in CATALOG else env_id, delay), line)
+    return list(first.values())
 
 
 def columns_of(plan: Plan, columns: str) -> list[str]:
@@ -324,7 +333,7 @@ def publish(options: Options) -> None:
     draw(plan, rows, picture, options.columns)
     markdown.write_text(document(plan, rows, options.sweep, picture, options.columns))
     if options.readme is not None:
-        lines = main_table(in_cells(rows), lines_of(plan), columns_of(plan, options.columns))[: 2 + SHORT]
+        lines = main_table(in_cells(rows), shown_lines(plan, rows), columns_of(plan, options.columns))
         try:
             put_between_marks(options.readme, MARK, "\n".join(lines) + "\n")
         except ValueError as error:

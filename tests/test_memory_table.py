@@ -125,6 +125,13 @@ def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     assert shown.endswith("<!-- memory-table -->\nafter\n")
     assert "99 (96 to 100)" in shown
     assert "old" not in shown
+    # the README has one row of each family
+    more = ["RememberColor3-v0", "RememberColor5-v0", "TakeItBack-v0"]
+    sweep.write_text(SWEEP.format(out=out, tasks=json.dumps(more)))
+    finish(out / "RememberColor5-v0__gru__1", "RememberColor5-v0", "gru", 1, 0.97)
+    main([str(sweep), "--readme", str(readme)])
+    assert "`RememberColor5-v0`" in table_of(tmp_path / "sweep.md")
+    assert {name for name in table_of(readme) if "-v0" in name} == {"`RememberColor3-v0`", "`TakeItBack-v0`"}
 
 
 def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
