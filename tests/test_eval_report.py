@@ -36,7 +36,7 @@ from mikasa_robo.tools.evaluate import main as eval_main
 from mikasa_robo.tools.html import as_code, as_text, to_html
 from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
 from mikasa_robo.tools.plot import read_column, read_progress
-from mikasa_robo.tools.report import collect, learning_curve, read_curves, write_report
+from mikasa_robo.tools.report import collect, learning_curve, line_colours, read_curves, write_report
 from mikasa_robo.tools.report import main as report_main
 
 __all__ = ["own_task"]  # a fixture
@@ -582,3 +582,14 @@ def test_weak_tasks_are_marked_in_a_report() -> None:
     assert not is_weak("InterceptFastHidden-v0")
     assert not is_weak("RememberColor3-v0")
     assert not is_weak("CartPole-v1")
+
+
+def test_a_variant_has_one_colour_in_all_panels() -> None:
+    near, far = "smooth (trained with head_start=[0,1])", "smooth (trained with head_start=[0,2])"
+    colours = line_colours({"A-v0": [near, "gsde"], "B-v0": [far], "C-v0": ["smooth"]})
+    assert colours[near] == colours[far] == colours["smooth"] != colours["gsde"]
+    # in one panel they are told apart
+    colours = line_colours({"A-v0": [near, far], "B-v0": ["smooth"]})
+    assert len({colours[near], colours[far], colours["smooth"]}) == 3
+    many = line_colours({"A-v0": [f"variant-{i}" for i in range(12)]})
+    assert len(set(many.values())) == 12

@@ -12,7 +12,8 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -122,20 +123,23 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
     from matplotlib import pyplot as plt
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
+    labels = {
+        task: {name: _line_label(name, len(curves)) for name, curves in of.items()} for task, of in panels.items()
+    }
+    legend_lines = max(sum(label.count("\n") + 1 for label in of.values()) for of in labels.values())
     columns = min(4, len(panels))
     rows_of_panels = math.ceil(len(panels) / columns)
+    height = 3.4 + 0.19 * legend_lines
     figure, grid = plt.subplots(
-        rows_of_panels, columns, figsize=(4.5 * columns, 3.4 * rows_of_panels), layout="constrained", squeeze=False
+        rows_of_panels, columns, figsize=(4.5 * columns, height * rows_of_panels), layout="constrained", squeeze=False
     )
-    colours = {name: f"C{i}" for i, name in enumerate(sorted({algorithm for _, algorithm in groups}))}
+    colours = line_colours(panels)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (env_id, algorithms) in zip(grid.flat, panels.items(), strict=False):
         for algorithm, curves in algorithms.items():
             steps, means, errors = learning_curve(curves)
-            shown = algorithm.replace("$", r"\$")  # a pair of them would be a formula
-            label = f"{shown} ({len(curves)} {'run' if len(curves) == 1 else 'runs'})"
-            axes.plot(steps, means, color=colours[algorithm], label=label)
+            axes.plot(steps, means, color=colours[algorithm], label=labels[env_id][algorithm])
             low, high = np.array(means) - np.array(errors), np.array(means) + np.array(errors)
             axes.fill_between(steps, low, high, color=colours[algorithm], alpha=0.2, linewidth=0)
         axes.set(title=env_id.replace("$", r"\$"), xlabel="environment steps", ylabel=metric.replace("_", " "))
@@ -144,11 +148,38 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        # Below the panel, because names may be longer than it is wide.
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.18))
     image = io.BytesIO()
     figure.savefig(image, dpi=100, format="png")
     plt.close(figure)
     return image.getvalue()
+
+
+def _line_label(agent: str, runs: int) -> str:
+    shown = agent.replace("$", r"\$")  # a pair of them would be a formula
+    count = f"({runs}\N{NO-BREAK SPACE}{'run' if runs == 1 else 'runs'})"
+    return textwrap.fill(f"{shown} {count}", 56, break_on_hyphens=False)
+
+
+def line_colours(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """A colour for each agent, for the names of the agents of each task: a variant has the same one in all panels.
+
+    What is said of a variant's training environments may differ from task to task. So it is left out, unless the names of a
+    panel would then be the same.
+    """
+    names = {agent for agents in panels.values() for agent in agents}
+    short = {name: name.split(" (trained with ")[0] for name in names}
+    if any(len({short[agent] for agent in agents}) < len(set(agents)) for agents in panels.values()):
+        short = {name: name for name in names}
+    different = sorted(set(short.values()))
+    palette = [f"C{i}" for i in range(10)]
+    if len(different) > len(palette):
+        from matplotlib import colors
+        from matplotlib import pyplot as plt
+
+        palette = [colors.to_hex(colour) for colour in plt.get_cmap("tab20").colors]  # type: ignore[attr-defined]
+    return {name: palette[different.index(short[name]) % len(palette)] for name in sorted(names)}
 
 
 def _percent(metric: str) -> Callable[[float], str]:
