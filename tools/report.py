@@ -31,7 +31,7 @@ from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
 from .output import print_report, require_folder, require_new_files
 from .plot import read_column, read_progress
 from .progress import say
-from .runs import EVALUATION_FORMAT, METRICS, Collection, Run, collect
+from .runs import EVALUATION_FORMAT, METRICS, TRAINED_WITH, Collection, Run, collect
 
 __all__ = [
     "EVALUATION_FORMAT",
@@ -124,9 +124,10 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     labels = {
-        task: {name: _line_label(name, len(curves)) for name, curves in of.items()} for task, of in panels.items()
+        env_id: {algorithm: _line_label(algorithm, len(curves)) for algorithm, curves in algorithms.items()}
+        for env_id, algorithms in panels.items()
     }
-    legend_lines = max(sum(label.count("\n") + 1 for label in of.values()) for of in labels.values())
+    legend_lines = max(sum(label.count("\n") + 1 for label in shown.values()) for shown in labels.values())
     columns = min(4, len(panels))
     rows_of_panels = math.ceil(len(panels) / columns)
     height = 3.4 + 0.19 * legend_lines
@@ -151,7 +152,7 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
         # Below the panel, because names may be longer than it is wide.
         axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.18))
     image = io.BytesIO()
-    figure.savefig(image, dpi=100, format="png")
+    figure.savefig(image, dpi=100, format="png", bbox_inches="tight")
     plt.close(figure)
     return image.getvalue()
 
@@ -162,24 +163,21 @@ def _line_label(agent: str, runs: int) -> str:
     return textwrap.fill(f"{shown} {count}", 56, break_on_hyphens=False)
 
 
-def line_colours(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """A colour for each agent, for the names of the agents of each task: a variant has the same one in all panels.
+def line_colours(panels: Mapping[str, Iterable[str]]) -> dict[str, tuple[float, ...]]:
+    """An RGBA colour for each agent, for the names of the agents of each task: a variant has the same one in all panels.
 
     What is said of a variant's training environments may differ from task to task. So it is left out, unless the names of a
     panel would then be the same.
     """
-    names = {agent for agents in panels.values() for agent in agents}
-    short = {name: name.split(" (trained with ")[0] for name in names}
+    from matplotlib import colormaps
+
+    names = sorted({agent for agents in panels.values() for agent in agents})
+    short = {name: name.partition(TRAINED_WITH)[0] for name in names}
     if any(len({short[agent] for agent in agents}) < len(set(agents)) for agents in panels.values()):
         short = {name: name for name in names}
-    different = sorted(set(short.values()))
-    palette = [f"C{i}" for i in range(10)]
-    if len(different) > len(palette):
-        from matplotlib import colors
-        from matplotlib import pyplot as plt
-
-        palette = [colors.to_hex(colour) for colour in plt.get_cmap("tab20").colors]  # type: ignore[attr-defined]
-    return {name: palette[different.index(short[name]) % len(palette)] for name in sorted(names)}
+    numbers = {name: i for i, name in enumerate(sorted(set(short.values())))}
+    colours = colormaps["tab10" if len(numbers) <= 10 else "tab20"]
+    return {name: colours(numbers[short[name]] % colours.N) for name in names}
 
 
 def _percent(metric: str) -> Callable[[float], str]:

@@ -16,7 +16,7 @@ from mikasa_robo.env_ids import EnvIdError, split_env_id
 from .env_ids import OptionError
 from .plot import read_progress
 
-__all__ = ["EVALUATION_FORMAT", "METRICS", "WARM_START", "Collection", "Run", "Source", "collect"]
+__all__ = ["EVALUATION_FORMAT", "METRICS", "TRAINED_WITH", "WARM_START", "Collection", "Run", "Source", "collect"]
 
 EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
@@ -25,6 +25,8 @@ METRICS = ("success_once", "success_at_end", "return", "length")
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
 
+TRAINED_WITH = " (trained with "
+"""Follows the algorithm of a run whose training environments had arguments of their own, which come next."""
 WARM_START = "(warm start)"
 """Follows the algorithm of a run that began with the policy of another run."""
 WITH_EXPERT = "(with an expert)"
@@ -205,7 +207,7 @@ def _agent(algorithm: Any, args: dict[str, Any]) -> str:
         name = variant
     taught = " ".join(sorted(map(str, args.get("train_env_kwargs") or ())))
     if taught:
-        name += f" (trained with {taught})"
+        name += f"{TRAINED_WITH}{taught})"
     if args.get("expert_steps") or (algorithm == "sac" and args.get("dataset")):
         name += f" {WITH_EXPERT}"
     return f"{name} {WARM_START}" if args.get("init_from") else name
