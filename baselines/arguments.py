@@ -29,6 +29,7 @@ __all__ = [
     "read_env_kwargs",
     "read_kwargs",
     "require",
+    "require_buffer_to_resume",
     "require_one_process",
     "world_size",
 ]
@@ -123,6 +124,15 @@ def require_one_process(algorithm: str) -> None:
         raise ArgumentError(f"{algorithm} trains in one process; start it without torchrun")
 
 
+def require_buffer_to_resume(args: Any) -> None:
+    """Raise ArgumentError where a run is to be resumed exactly, and its checkpoints leave out what it learns from."""
+    if args.exact_resume and not args.checkpoint_buffer and args.resume is None:
+        raise ArgumentError(
+            "--exact-resume needs the buffer in the checkpoints, and --no-checkpoint-buffer, or the preset, leaves it out; "
+            "add --checkpoint-buffer, or leave --exact-resume out"
+        )
+
+
 def read_kwargs(words: Sequence[str], option: str) -> dict[str, Any]:
     """Keyword arguments from words NAME=VALUE. Values that are valid JSON are parsed as JSON, others are strings.
 
@@ -174,6 +184,8 @@ class CommonArgs:
     """Observation mode of the tasks of this package where ``--obs`` is not given."""
     default_network: ClassVar[str] = "mlp"
     """Name of the network in the registry where ``--network`` is not given."""
+    plays: ClassVar[bool] = True
+    """Whether environments are stepped in training, and not only in evaluations."""
 
     env_id: str = "RememberColor3-v0"
     """The environment: an ID of `mikasa list` or `mikasa list --suite base`, of ManiSkill or of Gymnasium. For an

@@ -34,6 +34,7 @@ __all__ = [
     "load_network",
     "load_policy",
     "network_from",
+    "read_evaluation",
     "read_policy",
     "save_checkpoint",
     "save_policy",
@@ -148,8 +149,18 @@ def _require_intact(data: bytes) -> None:
         raise ValueError(f"the checksum of {damaged} does not fit")
 
 
-def save_policy(path: Path, network: Network, args: CommonArgs, step: int) -> None:
-    """Write a trained network, with the arguments of its training and the number of environment steps so far."""
+def save_policy(
+    path: Path, network: Network, args: CommonArgs, step: int, evaluation: Mapping[str, float] | None = None
+) -> None:
+    """Write a trained network.
+
+    Args:
+        path: of the file.
+        network: the network.
+        args: of its training.
+        step: the number of environment steps so far.
+        evaluation: how this network did, for `read_evaluation`.
+    """
     save_checkpoint(
         path,
         {
@@ -164,8 +175,21 @@ def save_policy(path: Path, network: Network, args: CommonArgs, step: int) -> No
             "args": args.to_dict(),
             "network": network.to_dict(),
             "state_dict": {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()},
+            **({} if evaluation is None else {"evaluation": dict(evaluation)}),
         },
     )
+
+
+def read_evaluation(path: Path) -> tuple[int, dict[str, float]] | None:
+    """The step of a policy, and the ``evaluation`` that `save_policy` was given; None where the file does not tell."""
+    try:
+        payload = read_policy(path)
+    except (CheckpointError, FileNotFoundError):
+        return None
+    found = payload.get("evaluation")
+    if not isinstance(found, dict) or not all(isinstance(value, float) for value in found.values()):
+        return None
+    return payload["step"], found
 
 
 def read_policy(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from mikasa_robo.experts.makers import PolicyName
 
-from .arguments import ArgumentError, require, require_one_process
+from .arguments import ArgumentError, require, require_buffer_to_resume, require_one_process
 from .memory_arguments import MemoryArgs
 
 __all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
@@ -109,6 +109,8 @@ class ImitationArgs(MemoryArgs):
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require_one_process(self.algorithm)
+        if getattr(self, "dataset", None) is None:  # which is read again
+            require_buffer_to_resume(self)
         if self.num_workers is not None:
             raise ArgumentError(
                 f"--num-workers {self.num_workers} cannot be used: the expert acts where the simulation is; leave it out"

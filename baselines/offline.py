@@ -62,7 +62,11 @@ class Offline(EpisodeLearner):
         episodes = read_dataset(Path(args.dataset), args, parts, task, self.convert)
         oracle, classes = None, 0
         if args.oracle_weight:
-            oracle, classes = torch.cat([episode["oracle"] for episode in episodes]), len(task.objects)
+            # IQL's episodes have a row more, in which nothing was done.
+            told = [
+                episode["oracle"][episode["acted"]] if "acted" in episode else episode["oracle"] for episode in episodes
+            ]
+            oracle, classes = torch.cat(told), len(task.objects)
         self.make_learner(args, setup, oracle, classes)
         if oracle is not None:
             self.learner.readout.normalizer.update(oracle.float().to(setup.device))

@@ -22,6 +22,7 @@ class OfflineArgs(CommonArgs):
 
     default_obs: ClassVar[str] = "objects+joints"
     default_network: ClassVar[str] = "tokens"
+    plays: ClassVar[bool] = False
     buffer_episodes: ClassVar[int] = 10_000_000
     """All episodes of the dataset are kept."""
 

@@ -37,11 +37,11 @@ PPO_OPTIONS = frozenset(
 class _CopyOutput:
     """Copies the result of a function recorded as a CUDA graph, which the next call would overwrite."""
 
-    def __init__(self, recorded: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, recorded: Callable[..., Tensor]) -> None:
         self._recorded = recorded
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._recorded(x).clone()
+    def __call__(self, *args: Any) -> Tensor:
+        return self._recorded(*args).clone()
 
 
 @renamed_attributes({"plain": "to_dict"})

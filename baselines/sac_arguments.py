@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .arguments import ArgumentError, CommonArgs, require, require_one_process
+from .arguments import ArgumentError, CommonArgs, require, require_buffer_to_resume, require_one_process
 
 __all__ = ["SACArgs"]
 
@@ -80,6 +80,7 @@ class SACArgs(CommonArgs):
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require_one_process(self.algorithm)
+        require_buffer_to_resume(self)
         self._check_expert()
         require(self, "expert_steps random_steps", lambda value: value >= 0, "use at least 0")
         require(self, "expert_noise", lambda value: value >= 0.0, "use at least 0")
@@ -107,6 +108,12 @@ class SACArgs(CommonArgs):
     def _check_expert(self) -> None:
         if self.dataset is not None and not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
+        if self.dataset is not None and self.train_env_kwargs:
+            words = " ".join(self.train_env_kwargs)
+            raise ArgumentError(
+                f"--train-env-kwargs {words} cannot be used with --dataset: its transitions would have another reward, or "
+                "other rules, than those of training; leave one of them out"
+            )
         if not self.expert_steps:
             return
         if self.num_workers is not None:

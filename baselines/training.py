@@ -24,7 +24,7 @@ from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import CheckpointError, Checkpoints, save_policy
+from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
 from .distributed import DistContext
 from .env_wrappers import (
     ContinueAfterSuccess,
@@ -225,6 +225,21 @@ def _require_same_spaces(args: CommonArgs, train_env: Any, eval_env: Any) -> Non
             )
 
 
+def network_device(args: CommonArgs, env: Any, eval_env: Any) -> torch.device:
+    """Where the networks of a run are.
+
+    Args:
+        args: of the run.
+        env: the environments of training.
+        eval_env: those of evaluations; None in a process that evaluates nothing.
+    """
+    if args.device:
+        return torch.device(args.device)
+    # Where nothing is played, training has one environment, which "auto" simulates on the CPU of a machine with a GPU.
+    used = env if args.plays or eval_env is None else eval_env.unwrapped
+    return torch.device(used.device)
+
+
 class _Run:
     """The state of a run: the algorithm, the number of steps, the best evaluation so far."""
 
@@ -241,7 +256,7 @@ class _Run:
         self.args, self.env, self.eval_env, self.plan, self.run_dir = args, env, eval_env, plan, run_dir
         self.logger: RunLogger | None = None
         self.dist = dist
-        self.device = torch.device(args.device) if args.device else env.device
+        self.device = network_device(args, env, eval_env)
         if args.compile == "cuda-graphs" and self.device.type != "cuda":
             raise ArgumentError(
                 f"--compile cuda-graphs needs the networks on a GPU, not on {self.device}; use on or off"
@@ -369,16 +384,17 @@ class _Run:
         summary = evaluation.summary()
         self.save_policy("checkpoint.pt")
         # Among equals the later one: it has seen more.
-        if evaluation.score >= self.best_score:
-            self.best_score = evaluation.score
+        score = evaluation.score
+        if score >= self.best_score:
+            self.best_score = score
             self.best = {"step": self.step, **summary}
-            self.save_policy("best.pt")
+            self.save_policy("best.pt", {"score": score, **summary})
         return {f"eval/{name}": value for name, value in summary.items()}
 
-    def save_policy(self, name: str) -> None:
+    def save_policy(self, name: str, evaluation: dict[str, float] | None = None) -> None:
         """Write the network alone, for evaluation."""
         if self.dist.is_main:
-            save_policy(self.run_dir / name, self.network, self.args, self.step)
+            save_policy(self.run_dir / name, self.network, self.args, self.step, evaluation)
 
     def save_checkpoint(self) -> None:
         """Write everything that the run can continue from."""
@@ -410,6 +426,12 @@ class _Run:
         self.stats.episodes.extend(saved["episodes"])
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]
         self.best, self.best_score = saved["best"], saved["best_score"]
+        # The run may have gone on after this checkpoint, and found a better policy before it broke off.
+        evaluated = read_evaluation(self.run_dir / "best.pt")
+        if evaluated is not None and evaluated[1].get("score", -math.inf) >= self.best_score:
+            step, summary = evaluated
+            self.best_score = summary.pop("score")
+            self.best = {"step": step, **summary}
         self.began_from = saved.get("init_from")  # an older checkpoint does not tell
 
 

@@ -612,6 +612,7 @@ def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
         ("--network mlp", "--network mlp"),
         ("--network lstm", "--network lstm"),
         ("--warm-start-steps 200000", "--warm-start-steps 200000 is more than"),
+        ("--obs rgb+joints --exact-resume", "add --checkpoint-buffer"),
     ],
 )
 def test_what_cannot_be_used_is_named(

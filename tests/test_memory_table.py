@@ -15,7 +15,7 @@ from benchmarks.memory_table import in_words, main
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
-from mikasa_robo.tools.sweep_rows import Row, delay_of, read_csv, write_csv
+from mikasa_robo.tools.sweep_rows import Row, delay_of, read_csv, read_run, write_csv
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -303,6 +303,18 @@ def test_columns_can_be_the_variants(tmp_path: Path) -> None:
     found = table_of(tmp_path / "offline.md")
     assert found["ID"][2:] == ["bc-gru", "iql"]
     assert found["`RememberColor3-v0`"][2:] == ["90 (83 to 94)", "40 (31 to 50)"]
+
+
+@pytest.mark.parametrize(("algorithm", "steps"), [("sac", 61440), ("bc", 0)])
+def test_steps_are_counted_where_they_are_played(algorithm: str, steps: int, tmp_path: Path) -> None:
+    """With a dataset behaviour cloning plays nothing, and SAC plays all the same."""
+    sweep, run_dir = tmp_path / "sweep.toml", tmp_path / "run"
+    sweep.write_text(f'out = "runs"\ntasks = ["RememberColor3-v0"]\nalgorithms = ["{algorithm}"]\nseeds = [1]\n')
+    finish(run_dir, "RememberColor3-v0", "none", 1, 0.5, algorithm)
+    result = json.loads((run_dir / "final_eval.json").read_text())
+    result["args"]["dataset"] = "data"
+    (run_dir / "final_eval.json").write_text(json.dumps(result))
+    assert read_run(read_plan(sweep).runs[0], run_dir).env_steps == steps
 
 
 def test_a_result_that_lacks_something_is_named(tmp_path: Path) -> None:

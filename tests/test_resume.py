@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import itertools
 import json
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from mikasa_robo.baselines import environments, ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.checkpoints import (
     CheckpointError,
     Checkpoints,
+    read_policy,
     save_checkpoint,
     write_atomically,
 )
@@ -125,6 +127,22 @@ def test_ppo_mlp_resumes_too(tmp_path: Path) -> None:
     assert ppo_mlp.main(["--resume", str(broken)]) == 0
     assert_same_policy(whole, broken)
     assert (broken / "best.pt").exists()
+
+
+def test_a_better_policy_found_after_the_last_checkpoint_stays_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run breaks off at step 512, after the evaluation there and before the checkpoint at 576."""
+    scores = itertools.chain([0.5, 0.75], itertools.repeat(0.25))
+    monkeypatch.setattr(training.Evaluation, "score", property(lambda _: next(scores)))
+    run_dir = interrupted(tmp_path, ppo_mlp, updates=8)
+    assert sorted(path.name for path in run_dir.glob("resume-*"))[-1] == "resume-000000000384.pt"
+    assert Checkpoints.load_newest(run_dir)["best"]["step"] == 256
+    assert ppo_mlp.main(["--resume", str(run_dir)]) == 0
+    best = json.loads((run_dir / "final_eval.json").read_text())["best_during_training"]
+    assert best["step"] == read_policy(run_dir / "best.pt")["step"] == 512
+    assert best.keys() >= {"success_once", "return"}
+    assert "score" not in best
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -324,6 +324,11 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"hidden_sizes": ()}, "--hidden-sizes"),
         ({"target_entropy": math.nan}, "--target-entropy nan"),
         ({"dataset": str(tmp_path / "none")}, "is no folder"),
+        (
+            {"dataset": str(tmp_path), "train_env_kwargs": ("on_mistake=ignore",)},
+            "--train-env-kwargs on_mistake=ignore",
+        ),
+        ({"exact_resume": True, "checkpoint_buffer": False}, "add --checkpoint-buffer"),
     ):
         with pytest.raises(ArgumentError, match=message):
             dataclasses.replace(args, **changes).check()

@@ -16,6 +16,7 @@ from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.registry import ALGORITHMS
+from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
 from mikasa_robo.tools import evaluate, report
 from mikasa_robo.tools.plot import read_progress
 
@@ -221,6 +222,31 @@ def test_a_compiled_policy_computes_the_same(policy: Any, cuda_graphs: bool) -> 
             torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
     assert counted["unique_graphs"] > before, "nothing was compiled"
     torch._dynamo.reset()
+
+
+def test_a_compiled_policy_sees_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a compiler: what is around the compiled functions passes on all that they are called with."""
+    monkeypatch.setattr(torch, "compile", lambda function, mode=None: function)
+    layout = ObservationLayout((ObservationPart("rgb", "image", (32, 32, 3)),))
+    policy = ActorCritic(layout, 2, (8,))
+    compiled = copy.deepcopy(policy)
+    compiled.compile_parts(cuda_graphs=True)
+    obs = {"rgb": torch.randint(256, (3, 32, 32, 3), dtype=torch.uint8)}
+    torch.testing.assert_close(compiled.evaluate(obs, torch.zeros(3, 2)), policy.evaluate(obs, torch.zeros(3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "device", "used"),
+    [("iql", None, "cuda:0"), ("iql", "cpu", "cpu"), ("ppo-mlp", None, "cpu"), ("dagger", None, "cpu")],
+)
+def test_where_nothing_is_played_the_networks_are_where_evaluations_are(
+    algorithm: str, device: str | None, used: str
+) -> None:
+    """One environment of training is simulated on the CPU, and many of an evaluation on the GPU."""
+    args = ALGORITHMS[algorithm].load_args_type()(device=device)
+    env, many = (SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cuda:0"))
+    eval_env = SimpleNamespace(unwrapped=many)
+    assert training.network_device(args, env, eval_env) == torch.device(used)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

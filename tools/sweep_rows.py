@@ -98,13 +98,15 @@ def _row_of(run: PlannedRun, folder: Path, result: Mapping[str, Any]) -> Row:
     final, git = result["final"], result.get("git")
     steps = [values for name in GRADIENT_STEPS if (values := read_column(read_progress(folder), name)[1])]
     success = final.get("success_once")
+    # For SAC a dataset is an addition to what it plays; others that have one play nothing.
+    plays = run.algorithm_name == "sac" or not result["args"].get("dataset")
     return Row(
         env_id=run.task,
         variant=run.label,
         memory=memory_of(run),
         delay=delay_of(run),
         seed=run.seed,
-        env_steps=0 if result["args"].get("dataset") else int(result["training_steps"]),  # nothing was played
+        env_steps=int(result["training_steps"]) if plays else 0,
         gradient_steps=int(steps[0][-1]) if steps else None,
         episodes=int(final["episodes"]),
         successes=None if success is None else round(success * final["episodes"]),
