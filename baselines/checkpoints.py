@@ -34,6 +34,7 @@ __all__ = [
     "load_network",
     "load_policy",
     "network_from",
+    "read_bytes",
     "read_evaluation",
     "read_policy",
     "save_checkpoint",
@@ -103,26 +104,35 @@ def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
         ) from error
 
 
-def load_checkpoint(path: Path, formats: str | Iterable[str], device: torch.device | str = "cpu") -> dict[str, Any]:
+def read_bytes(path: Path) -> bytes:
+    """The content of a checkpoint. Raises CheckpointError where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}; name a file, such as the checkpoint.pt of a run"
+        ) from error
+
+
+def load_checkpoint(
+    path: Path, formats: str | Iterable[str], device: torch.device | str = "cpu", data: bytes | None = None
+) -> dict[str, Any]:
     """Read a checkpoint without running any code stored in it.
 
     Args:
         path: the file, or the folder of a run: then its checkpoint.pt or else its best.pt.
         formats: the "format" entries that are accepted.
         device: where tensors are put.
+        data: the content of the file, where it has been read already.
 
     Raises:
         CheckpointError: the file cannot be read, is not a checkpoint, holds arbitrary objects, or has another format.
         FileNotFoundError: there is no such file.
     """
     formats = [formats] if isinstance(formats, str) else list(formats)
-    path = find_policy_file(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}; name a file, such as the checkpoint.pt of a run"
-        ) from error
+    if data is None:
+        path = find_policy_file(path)
+        data = read_bytes(path)
     try:
         _require_intact(data)
         payload = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
@@ -192,16 +202,19 @@ def read_evaluation(path: Path) -> tuple[int, dict[str, float]] | None:
     return payload["step"], found
 
 
-def read_policy(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
+def read_policy(path: Path | str, device: torch.device | str = "cpu", data: bytes | None = None) -> dict[str, Any]:
     """What `save_policy` wrote, of any version; imports and builds nothing.
 
     Names are bare: where one names a module, that is in the entry for modules.
+
+    Args:
+        path, device, data: see `load_checkpoint`.
 
     Raises:
         CheckpointError: the file is not the checkpoint of a policy, or lacks an entry.
         FileNotFoundError: there is no such file.
     """
-    payload = load_checkpoint(Path(path), (POLICY, *POLICY_1), device)
+    payload = load_checkpoint(Path(path), (POLICY, *POLICY_1), device, data)
     if payload["format"] in POLICY_1:
         payload["algorithm"], payload["network_name"] = POLICY_1[payload["format"]]
         payload |= {"algorithm_module": None, "network_module": None, "env_module": None}

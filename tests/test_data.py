@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tool_helpers import OWN_ID, own_task, save_untrained
+from train_helpers import break_off
 
 from mikasa_robo.baselines import registry
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
@@ -34,6 +35,7 @@ from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS, split_seeds
 from mikasa_robo.data.store import DataError, read_episode, write_episode
 from mikasa_robo.partial_files import PREFIX
 from mikasa_robo.tools import collect, data, evaluate, expert
+from mikasa_robo.tools.collecting import Collector
 
 __all__ = ["own_task"]  # a fixture
 
@@ -361,6 +363,68 @@ def test_export(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--format data_helpers:Refuses: it cannot hold images" in capsys.readouterr().err
     assert (copy / "Lines").is_dir(), "a format that refuses does not cost the others"
     assert not (copy / "Refuses").exists()
+
+
+def test_an_export_does_not_hide_what_was_lost_or_added(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "Lines" / "episodes.jsonl").rename(copy / "Lines" / "mine.jsonl")
+    for name in ("maniskill", "robomimic"):
+        assert data.main(["export", str(copy), "--format", name]) == 0
+        capsys.readouterr()
+        assert data.main(["check", str(copy)]) == 1
+        assert "Lines/episodes.jsonl is missing" in capsys.readouterr().out
+        assert "Lines/mine.jsonl" not in json.loads((copy / MANIFEST).read_text())["files"]
+    (copy / "Lines" / "mine.jsonl").rename(copy / "Lines" / "episodes.jsonl")
+    assert data.main(["check", str(copy)]) == 0
+
+
+def test_a_dataset_goes_on_with_one_environment(made: Path, tmp_path: Path) -> None:
+    """One environment on the CPU has another simulator than several, and episodes are the same to the bit."""
+    folder = tmp_path / "a"
+    break_off(lambda: collect_into(folder), Collector, "play", 1)
+    assert len(list((folder / "episodes").glob("0*.npz"))) == 2
+    assert collect_into(folder, num_envs=1) == 0
+    assert contents(folder) == contents(made)
+    assert Dataset.open(folder).info.versions["simulator"] == "physx_cpu"
+
+
+def test_a_policy_that_is_replaced_while_it_is_loaded_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, folder = save_untrained(tmp_path / "policy.pt", ENV_ID, 65), tmp_path / "a"
+    begin = Collector.__init__
+
+    def replaced(self: Collector, *args: Any) -> None:
+        begin(self, *args)
+        save_untrained(policy, ENV_ID, 65, seed=2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Collector, "__init__", replaced)
+        assert collect_into(folder, "--policy", str(policy)) == 2
+    assert f"--policy {policy} was written anew while it was loaded" in capsys.readouterr().err
+    assert not list(folder.glob("*"))
+
+
+@pytest.mark.parametrize(("asked", "used"), [("auto", "physx_cuda"), ("physx_cpu_batched", "physx_cpu")])
+def test_a_replay_simulates_as_the_recording_did(
+    asked: str, used: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as "auto" would for the one environment of a replay."""
+
+    class Made(Exception):
+        pass
+
+    def make_env(*args: Any, sim_backend: str, **kwargs: Any) -> Any:
+        raise Made(sim_backend)
+
+    dataset = Dataset.open(copy)
+    info = dataclasses.replace(
+        dataset.info,
+        env_kwargs={**dataset.info.env_kwargs, "sim_backend": asked},
+        versions={**dataset.info.versions, "simulator": "physx_cuda"},
+    )
+    monkeypatch.setattr("mikasa_robo.make_env", make_env)
+    with pytest.raises(Made, match=f"^{used}$"):
+        replay(info, dataset.read(0))
 
 
 def test_native_episodes_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,6 +92,18 @@ def test_maniskills_files_hold_every_array(tmp_path: Path) -> None:
                 assert equal(group[f"privileged/{name}"], values)
 
 
+def test_maniskills_replay_is_told_the_simulator_that_auto_stood_for(tmp_path: Path) -> None:
+    info = make_info("objects+joints")
+    info = dataclasses.replace(
+        info, env_kwargs={**info.env_kwargs, "sim_backend": "auto"}, versions={"simulator": "physx_cuda"}
+    )
+    writer = FORMATS["maniskill"].writer()(tmp_path / "out", info)
+    writer.add(make_episode(0, 3, "objects+joints"))
+    writer.finish()
+    told = json.loads((tmp_path / "out" / "trajectory.json").read_text())
+    assert told["env_info"]["env_kwargs"]["sim_backend"] == "physx_cuda"
+
+
 def test_maniskills_other_layouts(tmp_path: Path) -> None:
     """The state alone is an array; where there are no joints, the layout is the flat one."""
     for obs_mode, paths in {"state": ["obs"], "objects+time": ["obs/objects", "obs/time"]}.items():

@@ -6,6 +6,7 @@ import base64
 import csv
 import dataclasses
 import functools
+import hashlib
 import html
 import json
 import math
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_ppo_mlp import ReachEnv, small
 from tool_helpers import OWN_ID, OWN_MODULE, own_task, save_untrained
 
@@ -196,6 +198,27 @@ def test_no_file_is_overwritten_and_no_code_is_run(runs: Path, tmp_path: Path) -
     assert eval_main(["--checkpoint", str(tmp_path / "nothing.pt"), "--out", str(tmp_path / "e.json")]) == 2
 
 
+def test_what_plays_is_what_was_hashed(runs: Path, tmp_path: Path) -> None:
+    """Training replaces the file of a policy while others are evaluated."""
+    (first,) = checkpoints(runs, 1)
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(first.read_bytes())
+    few = {"episodes": 4, "num_envs": 4}
+    expected = evaluate_checkpoints(Args((path,), out=tmp_path / "a.json", **few), make_factory=reach)["runs"][0]
+
+    def replaced(args: CommonArgs) -> Factory:
+        payload = torch.load(path, weights_only=True)
+        for value in payload["state_dict"].values():
+            value.fill_(1)
+        torch.save(payload, path)
+        return ReachEnv
+
+    found = evaluate_checkpoints(Args((path,), out=tmp_path / "b.json", **few), make_factory=replaced)["runs"][0]
+    assert found["sha256"] == expected["sha256"]
+    assert found["episodes"] == expected["episodes"]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() != found["sha256"]
+
+
 def test_a_name_that_is_taken_in_the_meantime_loses_no_result(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +268,8 @@ def test_the_backend_is_that_of_training_unless_another_is_asked_for(runs: Path,
     told = Args(checkpoints(runs, 1), out=tmp_path / "b.json", sim_backend="physx_cpu", **few)
     assert evaluate_checkpoints(told, make_factory=factory)["settings"]["sim_backend"] == "physx_cpu"
     assert asked == ["auto", "physx_cpu"]
+    told_by_itself = json.loads((tmp_path / "a.json").read_text())["settings"]["sim_backend"]
+    assert told_by_itself == "physx_cpu", "what auto stood for, so that others can play the same"
 
 
 # ---- mikasa report ------------------------------------------------------------------------------------------------------

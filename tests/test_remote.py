@@ -269,10 +269,18 @@ def test_the_server_keeps_a_state_for_each_connection_and_refuses_what_does_not_
         again = scores(frames[:4], one)
         assert [actions[1::2].tolist() for actions in both[4:]] == [np.array(rows)[1::2].tolist() for rows in again]
         assert "after 4; let all episodes start anew" in ask(one, frames[0][:2], [False, False])
-    for observation, message in (({"x": frames[0]}, "the policy wants"), (frames[0][:, 1:], "the policy wants")):
+    hostile = {"\x1b[2J": frames[0], **{f"x{k}": frames[0][:, :1] for k in range(30)}}
+    for observation, message in (
+        ({"x": frames[0]}, "the policy wants"),
+        (hostile, "the observations are '\\x1b[2J' (N, "),
+        (hostile, "and 11 more; the policy wants"),
+        (frames[0][:, 1:], "the policy wants"),
+    ):
         with connect(f"ws://127.0.0.1:{served}", proxy=None) as connection:
             connection.recv(timeout=5)
-            assert message in ask(connection, observation, [True] * 4)
+            told = ask(connection, observation, [True] * 4)
+            assert message in told
+            assert "\x1b" not in told
 
 
 def test_a_web_page_cannot_use_the_policy(served: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import gymnasium as gym
 import torch
 
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
-from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, load_network, read_policy
+from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, network_from, read_bytes, read_policy
 from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_memory, use_network
@@ -34,6 +34,15 @@ class Checkpoint:
     env_module: str | None  # what registers the environment, where that was named when it was trained
     step: int
     args: CommonArgs
+    payload: dict[str, Any] = field(repr=False, compare=False)  # what the file held when ``sha256`` was taken
+
+    def load_network(self, device: torch.device | str = "cpu") -> Any:
+        """The network, on ``device``: that of ``sha256``, also where the file has been replaced since.
+
+        Raises:
+            CheckpointError: the network is not registered, or what the checkpoint holds does not fit it.
+        """
+        return network_from(self.payload, self.path, device)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -47,19 +56,21 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it is not the checkpoint of a known algorithm.
     """
     path = find_policy_file(path)
-    payload = read_policy(path)
+    data = read_bytes(path)
+    payload = read_policy(path, data=data)
     args_type = algorithm_of(payload, path).load().args_type
     try:
         args = args_type.from_dict(payload["args"])
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Checkpoint(path, digest, args.algorithm, payload["env_id"], payload["env_module"], payload["step"], args)
+    digest = hashlib.sha256(data).hexdigest()
+    names = payload["env_id"], payload["env_module"], payload["step"]
+    return Checkpoint(path, digest, args.algorithm, *names, args, payload)
 
 
 def make_policy(checkpoint: Checkpoint, network: Any = None, device: torch.device | str = "cpu") -> Policy:
-    """The policy of a checkpoint, with its network (None: from the file, on ``device``)."""
-    network = load_network(checkpoint.path, device) if network is None else network
+    """The policy of a checkpoint, with its network (None: a new one, on ``device``)."""
+    network = checkpoint.load_network(device) if network is None else network
     return get_algorithm(checkpoint.algorithm).load().make_policy(network)
 
 

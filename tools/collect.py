@@ -17,7 +17,7 @@ import tyro
 import mikasa_suite
 from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
-from mikasa_robo.data.episode import IMAGE_PARTS
+from mikasa_robo.data.episode import IMAGE_PARTS, name_simulator
 from mikasa_robo.data.formats import FormatError, find_format
 from mikasa_robo.data.seeds import SPLIT_SIZE
 from mikasa_robo.data.store import DataError
@@ -187,8 +187,14 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
     with contextlib.closing(make_collector(min(wanted, options.episodes))) as collector:
         options.out.mkdir(parents=True, exist_ok=True)
         with locked(options.out):
-            begun = _find_begun(options)  # again: another process may have begun it
-            dataset = Dataset.begin(options.out, collector.info, options.arguments()) if begun is None else begun
+            arguments = options.arguments()
+            if arguments.get("policy_sha256") != collector.policy_sha256:
+                raise OptionError(
+                    f"--policy {options.policy} was written anew while it was loaded; copy it to a place where nothing "
+                    "changes it, such as another folder, and name the copy"
+                )
+            begun = _find_begun(options, arguments)  # again: another process may have begun it
+            dataset = Dataset.begin(options.out, collector.info, arguments) if begun is None else begun
             _require_same_versions(dataset, collector.info.versions, collector.info.revision)
             _record(dataset, collector, options)
             chosen, left_out = dataset.select(options.episodes)
@@ -299,15 +305,20 @@ def _check(options: Options) -> None:
     require_folder(options.out, longest_name=MANIFEST)
 
 
-def _find_begun(options: Options) -> Dataset | None:
-    """The dataset in ``out``; None if that folder is new or empty. Raises OptionError where it is of no use."""
+def _find_begun(options: Options, arguments: Mapping[str, Any] | None = None) -> Dataset | None:
+    """The dataset in ``out``; None if that folder is new or empty. Raises OptionError where it is of no use.
+
+    Args:
+        options: of the command.
+        arguments: `Options.arguments`, where they are known already.
+    """
     out = options.out
     if not out.exists() or all(path.name.startswith(PREFIX) for path in out.iterdir()):
         return None
     if not (out / MANIFEST).exists() and not (out / BEGUN).exists():
         raise OptionError(f"--out {out} has files that are no dataset; choose another folder, or an empty one")
     dataset = Dataset.open(out)
-    for name, asked in options.arguments().items():
+    for name, asked in (options.arguments() if arguments is None else arguments).items():
         found = dataset.arguments.get(name)
         if found != asked:
             raise OptionError(
@@ -327,6 +338,8 @@ def _require_same_versions(dataset: Dataset, versions: Mapping[str, str], revisi
     """Raises OptionError where the episodes that are there were recorded with other versions."""
     now = {**versions, "revision of MIKASA": revision}
     then = {**dataset.info.versions, "revision of MIKASA": dataset.info.revision}
+    if "simulator" in then:  # folders that were begun earlier may have the other name of the same physics
+        then["simulator"] = name_simulator(str(then["simulator"]))
     for name, found in then.items():
         if now.get(name) != found:
             raise OptionError(

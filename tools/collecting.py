@@ -14,7 +14,7 @@ from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.baselines.loggers import provenance
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.core.observations import parse_modes
-from mikasa_robo.data.episode import DatasetInfo, Episode
+from mikasa_robo.data.episode import DatasetInfo, Episode, name_simulator
 from mikasa_robo.data.recording import Act, batch_bytes, parts_of, record_episodes
 from mikasa_robo.data.seeds import SPLITS
 from mikasa_robo.experts.makers import POLICY_NAMES, policy_maker
@@ -83,6 +83,8 @@ class Collector:
             raise
         made_with = {"obs_mode": obs_mode, "control_mode": both.control_mode, "reward_mode": both.reward_mode}
         self.info = _describe(options, self.task, {**made_with, "sim_backend": options.sim_backend, **kwargs})
+        self.policy_sha256 = None if player is None else player.checkpoint.sha256
+        """Of the checkpoint that plays."""
         self.start = self._prepare_scripted(options) if player is None else self._prepare_checkpoint(player)
 
     @property
@@ -201,7 +203,7 @@ def _describe(options: Options, task: Any, env_kwargs: Mapping[str, Any]) -> Dat
         first_seed=SPLITS[options.split] + options.start,
         only_success=options.only_success,
         versions={name: version for name, version in facts["versions"].items() if version is not None}
-        | {"simulator": str(task.backend.sim_backend)},
+        | {"simulator": name_simulator(str(task.backend.sim_backend))},
         revision=revision,
         names={
             "joints": (*(f"qpos_{name}" for name in joints), *(f"qvel_{name}" for name in joints), *pose),

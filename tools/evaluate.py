@@ -246,7 +246,6 @@ def _evaluate_checkpoints(
     """`evaluate_checkpoints`, with the path of the file."""
     import gymnasium as gym
 
-    from mikasa_robo.baselines.checkpoints import load_network
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
 
@@ -269,10 +268,11 @@ def _evaluate_checkpoints(
         # The simulator has threads of its own; torch's would only compete with them for the cores.
         stack.enter_context(torch_threads(1))
         device = env.unwrapped.device
+        trained.sim_backend = name_simulator(trained.sim_backend, env)
         results = []
         for checkpoint in checkpoints:
             say(f"{checkpoint.path}: playing {episodes} episodes")
-            network = load_network(checkpoint.path, device)
+            network = checkpoint.load_network(device)
             if problem := why_unfit(network, env):
                 raise OptionError(f"{checkpoint.path} does not fit {first.env_id} {problem}")
             policy = make_policy(checkpoint, network)
@@ -282,6 +282,15 @@ def _evaluate_checkpoints(
     entries = [(_entry(checkpoint, result), result) for checkpoint, result in zip(checkpoints, results, strict=True)]
     num_envs = min(args.num_envs, episodes)
     return write_evaluation(output_path(args, first), args, command, trained, first.algorithm, num_envs, entries)
+
+
+def name_simulator(asked: str, env: Any) -> str:
+    """The physics backend of ``env``: what was asked for, or what "auto" stood for here with so many environments."""
+    from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
+
+    if asked != "auto" or isinstance(env.unwrapped, GymnasiumVectorEnv):
+        return asked
+    return "physx_cuda" if env.unwrapped.device.type == "cuda" else "physx_cpu"
 
 
 def write_evaluation(

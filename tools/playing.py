@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mikasa_robo.baselines.arguments import read_env_kwargs
-from mikasa_robo.baselines.checkpoints import load_network
 from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task, make_training_env
 from mikasa_robo.baselines.evaluation import find_horizon
 from mikasa_robo.baselines.protocol import Policy
@@ -121,7 +120,7 @@ class CheckpointPlayer:
             args.sim_backend,
             read_env_kwargs(args.env_kwargs),
         )
-        self.network = load_network(path)
+        self.network = self.checkpoint.load_network()
 
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
         """See `PolicyPlayer`."""

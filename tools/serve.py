@@ -55,7 +55,6 @@ def make_server(args: Args) -> PolicyServer:
     """
     require_modules("remote", "msgpack", "websockets")
     from mikasa_robo.baselines.arguments import device_works
-    from mikasa_robo.baselines.checkpoints import load_network
     from mikasa_robo.remote.server import PolicyServer
 
     from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
@@ -69,7 +68,7 @@ def make_server(args: Args) -> PolicyServer:
     import_foreign(args.algorithm, args.network, args.memory)
     checkpoint = read_checkpoint(args.checkpoint)
     resolve_checkpoint_env_id(checkpoint, args.env_id)
-    network = load_network(checkpoint.path, args.device)
+    network = checkpoint.load_network(args.device)
     metadata = {
         "name": checkpoint.algorithm,
         "sha256": checkpoint.sha256,

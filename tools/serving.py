@@ -17,6 +17,9 @@ from .checkpoint import Checkpoint, make_policy
 
 __all__ = ["CheckpointPolicy"]
 
+MOST_LETTERS, MOST_PARTS = 80, 20
+"""Of the observations of a client in a message."""
+
 
 class CheckpointPolicy:
     """A `remote.server.BatchPolicy`; it has a recurrent state of its own, and shares the weights.
@@ -68,4 +71,7 @@ def _tensor(array: Array) -> Tensor:
 
 
 def _describe(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name or 'an array'} (N, {', '.join(map(str, shape))})" for name, shape in shapes.items())
+    # A client chooses the names, and the server's terminal shows them: they must not control it.
+    names = [repr(name[:MOST_LETTERS]) if name else "an array" for name in shapes]
+    told = [f"{name} (N, {', '.join(map(str, shape))})" for name, shape in zip(names, shapes.values(), strict=True)]
+    return ", ".join(told[:MOST_PARTS]) + (f" and {len(told) - MOST_PARTS} more" if len(told) > MOST_PARTS else "")

@@ -237,14 +237,13 @@ def _played_obs(told: str | None, checkpoint: Any) -> tuple[str | None, str | No
 
 def _play(checkpoint: Any, env: Any, chosen: Sequence[int]) -> dict[int, Any]:
     """The outcomes of the episodes ``chosen``, one in each environment."""
-    from mikasa_robo.baselines.checkpoints import load_network
     from mikasa_robo.baselines.evaluation import Outcome, play_rounds, torch_threads
 
     from .checkpoint import make_policy, why_unfit
     from .evaluate import FIRST_SEED
 
     device = env.unwrapped.device
-    network = load_network(checkpoint.path, device)
+    network = checkpoint.load_network(device)
     if problem := why_unfit(network, env):
         raise OptionError(f"{checkpoint.path} does not fit {checkpoint.env_id} {problem}")
     outcomes: dict[int, Outcome] = {}

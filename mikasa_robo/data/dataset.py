@@ -232,7 +232,11 @@ class Dataset:
             shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
 
     def refresh(self) -> Dataset:
-        """Write the manifest anew, after a format was added: files that it does not list are added, with checksums."""
+        """Write the manifest anew, after a format was added or moved away.
+
+        Folders that it does not list are added, with checksums, and folders that are gone are left out. In a folder that it
+        lists nothing changes: a file that was lost from it is still said to be missing.
+        """
         written = Dataset.open(self.folder).manifest  # not self.manifest: `export` may have written it since
         assert written is not None
         self._write_manifest(written)
@@ -250,10 +254,14 @@ class Dataset:
     def _write_manifest(self, content: Mapping[str, Any]) -> None:
         skipped = () if content["native"] else (EPISODES,)
         known: Mapping[str, Any] = content.get("files", {})
-        files = {}
+        listed = {name.split("/")[0] for name in known}
+        kept = {top for top in listed if top not in skipped and (self.folder / top).is_dir()}
+        files = {name: entry for name, entry in known.items() if name.split("/")[0] in kept}
         for path in self.files(skipped):
             name = path.relative_to(self.folder).as_posix()
-            files[name] = known.get(name) or {"bytes": path.stat().st_size, "sha256": checksum(path)}
+            if name.split("/")[0] not in listed:
+                files[name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
+        files = dict(sorted(files.items()))
         formats = sorted({name.split("/")[0] for name in files if "/" in name} - {EPISODES})
         write_json(self.folder / MANIFEST, {**content, "formats": formats, "files": files})
 

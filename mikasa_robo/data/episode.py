@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IMAGE_PARTS", "Array", "DatasetInfo", "Episode", "EpisodeWriter"]
+__all__ = ["IMAGE_PARTS", "Array", "DatasetInfo", "Episode", "EpisodeWriter", "name_simulator", "simulator_of"]
 
 Array = NDArray[Any]
 
@@ -137,3 +137,15 @@ class EpisodeWriter(Protocol):
 
     def finish(self) -> None:
         """Write what is left and close all files. It is called once, after the last episode."""
+
+
+def name_simulator(backend: str) -> str:
+    """The name of a physics backend in a dataset: the same for one environment on the CPU and for many, as episodes are."""
+    return "physx_cpu" if backend == "physx_cpu_batched" else backend  # `mikasa_robo.sim.backend`, which loads torch
+
+
+def simulator_of(info: DatasetInfo) -> str | None:
+    """The physics backend that simulated a dataset, as ``sim_backend`` takes it; None where the dataset does not tell."""
+    asked = info.env_kwargs.get("sim_backend", "auto")
+    found = info.versions.get("simulator") if asked == "auto" else str(asked)
+    return None if found is None else name_simulator(found)

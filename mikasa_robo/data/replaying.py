@@ -10,7 +10,7 @@ import torch
 
 import mikasa_robo
 
-from .episode import Array, DatasetInfo, Episode
+from .episode import Array, DatasetInfo, Episode, simulator_of
 from .recording import Act, record_episodes
 
 __all__ = ["Difference", "replay"]
@@ -35,7 +35,9 @@ def replay(info: DatasetInfo, episode: Episode) -> list[Difference]:
     Raises:
         ValueError, RuntimeError: the environment cannot be made here.
     """
-    env = mikasa_robo.make_env(info.env_id, 1, **info.env_kwargs)
+    simulator = simulator_of(info)
+    backend = {} if simulator is None else {"sim_backend": simulator}
+    env = mikasa_robo.make_env(info.env_id, 1, **{**info.env_kwargs, **backend})
     try:
         actions = iter(torch.from_numpy(episode.actions))
         still = torch.zeros_like(torch.from_numpy(episode.actions[0]))  # if it does not end where it did
