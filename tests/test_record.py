@@ -26,7 +26,7 @@ from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.tools import cli, gallery, playing, record_gymnasium
+from mikasa_robo.tools import cli, gallery, playing, record, record_gymnasium
 from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
 from mikasa_robo.tools.record import HOLD, Options
 from mikasa_robo.video import VideoWriter, tile_images, write_tiled_video, write_video
@@ -87,6 +87,10 @@ def test_a_wrong_option_is_named_before_anything_is_made(
     assert cli.main(["record", *first, *argv, "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_the_arm_can_be_held_until_a_ball_is_hidden() -> None:
+    record._check_policy(Options("InterceptMediumHidden-v0", arm="held"))
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -117,7 +117,7 @@ def _check_task(options: Options) -> None:
         raise OptionError(
             f"--env-id {options.env_id} has no expert; use a task of `mikasa list`, or give the row of your own a skill"
         )
-    if options.arm == "held" and not CATALOG[options.env_id].response:
+    if options.arm == "held" and not CATALOG[options.env_id].can_hold_arm:
         raise OptionError(
             f"--arm held would hold the arm for the whole episode: {options.env_id} has no response phase; leave it out"
         )

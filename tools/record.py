@@ -293,7 +293,7 @@ def _check_policy(options: Options) -> None:
             )
     if options.arm is not None and row is None:
         raise OptionError(f"--arm {options.arm} is for MIKASA's tasks; leave it out for {options.env_id}")
-    if options.arm == "held" and row is not None and not row.response:
+    if options.arm == "held" and row is not None and not row.can_hold_arm:
         raise OptionError(
             f"--arm held would hold the arm for the whole episode: {options.env_id} has no response phase; leave it out"
         )
