@@ -27,7 +27,7 @@ fi
 bin="$root/.venv/bin"
 "$bin/ruff" format --check .
 "$bin/ruff" check .
-"$bin/mypy"
+"$bin/python" -m mypy # not "$bin/mypy", whose first line names the old place after the folder was moved
 
 # One process for each core, at most eight, because more cost more memory than they save time. OMP_NUM_THREADS=1, because with
 # one process for each core further torch threads would only wait for each other.

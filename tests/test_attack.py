@@ -375,6 +375,7 @@ def test_the_table_shows_the_largest_budget_and_every_case() -> None:
     ):
         assert line in text.splitlines()
     assert "dagger-posture 23,040; ppo 53,248 or 503,808" in text
+    assert "Training runs a cell: 1." in text, "not 2, where one of two runs had a smaller budget"
 
 
 def test_the_reference_is_that_of_the_script_without_memory(tmp_path: Path) -> None:

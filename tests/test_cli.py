@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -383,3 +384,17 @@ def test_the_modules_of_the_train_extra_are_those_of_pyproject() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     named = {name for line in project["optional-dependencies"]["train"] for name in re.findall(r"^\w+", line)}
     assert set(TRAIN_MODULES) == {*named, "imageio_ffmpeg"}, "imageio[ffmpeg] stands for two"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["list"], 0), (["--version"], 0), (["attack"], 141), (["sweep", "a.toml"], 141)]
+)
+def test_a_reader_that_ends_early_is_a_failure_where_work_was_left(
+    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(args: list[str]) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "_dispatch", breaks)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)  # the output of pytest itself
+    assert cli.main(words) == code

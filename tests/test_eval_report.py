@@ -38,7 +38,16 @@ from mikasa_robo.tools.evaluate import main as eval_main
 from mikasa_robo.tools.html import as_code, as_text, to_html
 from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
 from mikasa_robo.tools.plot import read_column, read_progress
-from mikasa_robo.tools.report import collect, learning_curve, line_colours, read_curves, write_report
+from mikasa_robo.tools.report import (
+    _line_label,
+    _steps,
+    _steps_label,
+    collect,
+    learning_curve,
+    line_colours,
+    read_curves,
+    write_report,
+)
 from mikasa_robo.tools.report import main as report_main
 
 __all__ = ["own_task"]  # a fixture
@@ -494,7 +503,22 @@ def test_curves_of_evaluations_and_of_training_are_not_averaged(runs: Path, tmp_
         writer.writerows(lines)
     for group, kind in ((finished, "eval"), ([one, *finished[1:]], "train"), ([one], "train")):
         expected = [read_column(read_progress(run.path), f"{kind}/return") for run in group]
-        assert read_curves(group, "return") == expected
+        assert read_curves(group, "return") == (kind, expected)
+    cloned = dataclasses.replace(one, learner="bc")
+    assert read_curves([cloned], "return")[1] == [], "the expert plays its training episodes"
+    assert read_curves([dataclasses.replace(finished[0], learner="bc")], "return")[0] == "eval"
+    assert "1\N{NO-BREAK SPACE}run, training)" in _line_label("ppo-mlp", 1, "train").replace("\n", " ")
+
+
+def test_steps_that_are_not_played_are_not_called_environment_steps(runs: Path) -> None:
+    played = collect([runs]).runs[0]
+    learnt = dataclasses.replace(played, learner="iql", steps=10_000)
+    cloned = dataclasses.replace(played, learner="bc", steps=40_960, args={"dataset": "data"})
+    assert (played.unit, learnt.unit, cloned.unit) == ("environment steps", "gradient steps", "steps without play")
+    assert _steps([learnt, learnt]) == "0 (10,000 gradient steps)"
+    assert _steps([played]) == f"{played.steps:,}"
+    assert _steps_label({"iql": learnt.unit, "dt": "gradient steps"}) == "gradient steps"
+    assert _steps_label({"iql": learnt.unit, "ppo": played.unit}) == "environment steps; gradient steps of iql"
 
 
 def test_evaluations_stand_beside_the_training_runs(runs: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_table import in_words, main
+from benchmarks.memory_table import draw, in_words, main
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
@@ -170,6 +170,25 @@ def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
     sweep.write_text(sweep.read_text().replace("seeds = [1]", "seeds = [1, 2]"))
     main([str(sweep)])
     assert "| `RememberColor3-v0`, delay 50 | gru | 60, 80 | 70.0 ± 10.0 |" in (tmp_path / "delays.md").read_text()
+
+
+def test_tasks_of_a_sweep_of_delays_have_lines_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    sweep = tmp_path / "delays.toml"
+    options = '{{ memory = "gru", env_kwargs = ["delay_steps={0}"] }}'
+    variant = '{{ name = "gru-{0}", algorithm = "dagger", options = ' + options + " }}"
+    variants = ", ".join(variant.format(delay) for delay in (5, 50))
+    tasks = ["RememberColor3-v0", "RememberShape3-v0"]
+    sweep.write_text(f'out = "{tmp_path}/runs"\ntasks = {json.dumps(tasks)}\nseeds = [1]\nvariant = [{variants}]\n')
+    rows = [
+        Row(task, f"gru-{delay}", "gru", delay, 1, 61440, 1900, 100, 90, 30.5, 1800.0, "0123456789")
+        for task in tasks
+        for delay in (5, 50)
+    ]
+    drawn: list[tuple[list[int], str]] = []
+    monkeypatch.setattr(axes, "plot", lambda self, x, y, label, **_: drawn.append((x, label)))
+    assert draw(read_plan(sweep), rows, tmp_path / "delays.png")
+    assert drawn == [([5, 50], f"gru, {task}") for task in tasks]
 
 
 def test_returns_are_told_where_there_is_no_success() -> None:

@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parent.parent
 PASSED, FAILED, INTERRUPTED, NO_TESTS = 0, 1, 2, 5
@@ -20,8 +23,8 @@ def checkout(tmp_path: Path) -> Path:
     for path, code in {
         "scripts/setup.sh": "exit 0",
         ".venv/bin/ruff": "exit 0",
-        ".venv/bin/mypy": "exit 0",
-        ".venv/bin/python": 'printf "%s|" "$@" >>calls; echo >>calls; exit "$(sed -n "$(wc -l <calls)p" codes)"',
+        ".venv/bin/python": "[[ $2 != mypy ]] || { echo typed >types; exit 0; }\n"
+        'printf "%s|" "$@" >>calls; echo >>calls; exit "$(sed -n "$(wc -l <calls)p" codes)"',
     }.items():
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +75,52 @@ def test_the_slow_tests_come_last_whatever_is_asked_for(
 )
 def test_a_failure_of_either_round_counts(checkout: Path, codes: tuple[int, int], code: int) -> None:
     assert rounds(checkout, codes)[0] == code
+    assert (checkout / "types").read_text() == "typed\n", (
+        "mypy was called, by the interpreter and not by its own first line"
+    )
 
 
 def test_an_interrupted_round_is_the_last(checkout: Path) -> None:
     code, called = rounds(checkout, (INTERRUPTED, PASSED))
     assert (code, len(called)) == (INTERRUPTED, 1)
+
+
+def test_a_half_made_environment_is_made_anew(tmp_path: Path) -> None:
+    """Without pip it is what remains where python3-venv was missing, or where somebody pressed Ctrl-C."""
+    for path in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    for path, code in {
+        ".venv/bin/python": 'echo "No module named $2" >&2; exit 1',
+        "python": 'echo "$@" >>calls; [[ $2 != venv ]]',
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"#!/bin/bash\n{code}\n")
+        (tmp_path / path).chmod(0o755)
+    environ = {**os.environ, "PYTHON": str(tmp_path / "python")}
+    done = subprocess.run(
+        ["bash", "scripts/setup.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "apt-get install python3-venv" in done.stdout + done.stderr
+    assert f"-m venv --clear {tmp_path}/.venv" in (tmp_path / "calls").read_text()
+
+
+def test_what_is_pinned_can_be_installed_with_every_python_that_we_support() -> None:
+    """A pin without a marker holds for Python 3.10 too."""
+    checked = 0
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        requirement = Requirement(line.partition("#")[0].strip())
+        try:
+            asked = metadata.metadata(requirement.name)["Requires-Python"]
+        except metadata.PackageNotFoundError:
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": "3.10"}):
+            assert asked is None or "3.10.13" in SpecifierSet(asked), line
+            checked += 1
+    assert checked > 20
 
 
 TESTS = """

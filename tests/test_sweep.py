@@ -273,6 +273,13 @@ def test_the_token_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["RAY_AUTH_TOKEN"] == "of a cluster"
 
 
+def test_a_task_with_a_namespace_has_a_log(tmp_path: Path) -> None:
+    run = PlannedRun("lab/Maze-v0", "ppo-mlp", 1, {})
+    first = module._new_log(tmp_path, run)
+    first.write_bytes(b"")
+    assert module._new_log(tmp_path, run) != first
+
+
 def test_the_command_of_a_run() -> None:
     run = PlannedRun("RememberColor3-v0", "ppo-mlp", 3, {"anneal_lr": False, "hidden_sizes": [64, 64]}, cpus=2)
     words = train_command(run, Path("/runs/a"), resume=False)
@@ -648,6 +655,7 @@ def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: P
         ),
         ('["ppo-mlp"]', '["ppo-mpl"]', r"algorithms: there is no algorithm 'ppo-mpl'; use one of ppo-mlp"),
         ("cpus_per_run = 2", "cpus_per_run = 0", r"cpus_per_run = 0 is not a number above 0"),
+        ("cpus_per_run = 2", "cpus_per_run = 1.5", r"cpus_per_run = 1.5: Ray shares one core among runs"),
         ("cpus_per_run = 2", "retries = -1", r"retries = -1 is not a whole number"),
         ('"runs/colors"', '""', r"out = '' is not the name of a folder"),
         ("options.ppo-mlp", "options.ppo", r"options.ppo is not known here; did you mean options.ppo-mlp\?"),

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.catalog import CATALOG
@@ -233,12 +234,17 @@ def _bound(env_id: str, reference: Reference | None) -> str:
     return "-" if reference is None else f"{100 * reference[0] / reference[1]:.1f} (script)"
 
 
+def _largest(runs: Sequence[Row]) -> list[Row]:
+    """The runs with the largest budget, which a cell shows."""
+    most = max(run.steps for run in runs)
+    return [run for run in runs if run.steps == most]
+
+
 def _cell(runs: Sequence[Row]) -> str:
     """Success rate over all runs with the largest budget, with its 95 % interval, in per cent."""
     if not runs:
         return "-"
-    most = max(run.steps for run in runs)
-    counted = [run for run in runs if run.steps == most]
+    counted = _largest(runs)
     successes, episodes = sum(run.successes for run in counted), sum(run.episodes for run in counted)
     low, high = wilson_interval(successes, episodes)
     return f"{100 * successes / episodes:.1f} ({100 * low:.0f} to {100 * high:.0f})"
@@ -249,9 +255,10 @@ def _introduction(rows: Sequence[Row], attackers: Sequence[str]) -> str:
     for attacker in attackers:
         trained = sorted({row.trained for row in rows if row.attacker == attacker})
         budgets.append(f"{attacker} {' or '.join(f'{steps:,}' for steps in trained)}")
-    seeds = {(row.case, row.attacker): 0 for row in rows}
+    cells: dict[tuple[Any, str], list[Row]] = {}
     for row in rows:
-        seeds[row.case, row.attacker] += 1
+        cells.setdefault((row.case, row.attacker), []).append(row)
+    seeds = {key: len(_largest(runs)) for key, runs in cells.items()}
     counts = " or ".join(str(count) for count in sorted(set(seeds.values())))
     episodes = " or ".join(str(count) for count in sorted({row.episodes for row in rows}))
     commits = ", ".join(sorted({row.commit for row in rows}))

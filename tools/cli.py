@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -161,9 +162,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(args)
         sys.stdout.flush()
-    except BrokenPipeError:  # `mikasa list | head`: the reader has seen enough
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's own flush fails
-        return 0
+        if args[:1] == ["list"] or args == ["--version"]:  # `mikasa list | head`: the reader has seen enough
+            return 0
+        print(f"mikasa {' '.join(args[:1])}: what reads the output has ended, so it was not finished", file=sys.stderr)
+        return 128 + signal.SIGPIPE
     return code
 
 

@@ -24,7 +24,7 @@ __all__ = ["Args", "main", "read_column", "read_progress"]
 
 @dataclass
 class Args:
-    """Draw success and return against environment steps."""
+    """Draw success and return against the steps of training."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders, each with a progress.csv."""
@@ -84,7 +84,7 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     success.set(title="Success rate", ylim=(-0.02, 1.02))
     returns.set(title="Return (an evaluation episode ends at success)")
     for axes in (success, returns):
-        axes.set_xlabel("environment steps")
+        axes.set_xlabel("steps of training")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", title="dots: evaluation, pale: training", title_fontsize="small")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -90,11 +90,15 @@ def learning_curve(
     return grid, [float(row.mean()) for row in columns], [math.nan if e is None else e for e in errors]
 
 
-def read_curves(runs: Sequence[Run], metric: str) -> list[tuple[list[float], list[float]]]:
+def read_curves(runs: Sequence[Run], metric: str) -> tuple[str, list[tuple[list[float], list[float]]]]:
     """Steps and values of the runs of one group, all of evaluations or all of training episodes.
 
     A run that was not evaluated during training has the metrics of its training episodes alone. The two are not averaged:
-    what more runs have is taken, evaluations if as many have both.
+    what more runs have is taken, evaluations if as many have both. Behaviour cloning has no curve then, because the expert
+    plays its training episodes.
+
+    Returns:
+        "eval" or "train", and the curves.
     """
     found: dict[str, list[tuple[list[float], list[float]]]] = {"eval": [], "train": []}
     for run in runs:
@@ -103,18 +107,26 @@ def read_curves(runs: Sequence[Run], metric: str) -> list[tuple[list[float], lis
         except ValueError:  # listed among the problems
             continue
         for kind, curves in found.items():
+            if kind == "train" and run.learner == "bc":
+                continue
             curve = read_column(rows, f"{kind}/{metric}")
             if len(curve[0]) > 1:
                 curves.append(curve)
-    return max(found.values(), key=len)  # the first of those that are equally long
+    kind = max(found, key=lambda name: len(found[name]))  # the first of those that are equally long
+    return kind, found[kind]
 
 
 def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes | None:
     """A PNG with a panel for each task and a line for each algorithm; None if there is no data."""
     panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
+    labels: dict[str, dict[str, str]] = {}
+    units: dict[str, dict[str, str]] = {}
     for (env_id, algorithm), runs in groups.items():
-        if curves := read_curves(runs, metric):
+        kind, curves = read_curves(runs, metric)
+        if curves:
             panels.setdefault(env_id, {})[algorithm] = curves
+            labels.setdefault(env_id, {})[algorithm] = _line_label(algorithm, len(curves), kind)
+            units.setdefault(env_id, {})[algorithm] = runs[0].unit
     if not panels:
         return None
     import matplotlib
@@ -123,10 +135,6 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
     from matplotlib import pyplot as plt
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    labels = {
-        env_id: {algorithm: _line_label(algorithm, len(curves)) for algorithm, curves in algorithms.items()}
-        for env_id, algorithms in panels.items()
-    }
     legend_lines = max(sum(label.count("\n") + 1 for label in shown.values()) for shown in labels.values())
     columns = min(4, len(panels))
     rows_of_panels = math.ceil(len(panels) / columns)
@@ -143,7 +151,7 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
             axes.plot(steps, means, color=colours[algorithm], label=labels[env_id][algorithm])
             low, high = np.array(means) - np.array(errors), np.array(means) + np.array(errors)
             axes.fill_between(steps, low, high, color=colours[algorithm], alpha=0.2, linewidth=0)
-        axes.set(title=env_id.replace("$", r"\$"), xlabel="environment steps", ylabel=metric.replace("_", " "))
+        axes.set(title=env_id.replace("$", r"\$"), xlabel=_steps_label(units[env_id]), ylabel=metric.replace("_", " "))
         if metric.startswith("success"):
             axes.set_ylim(-0.02, 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -157,9 +165,17 @@ def draw_curves(groups: dict[tuple[str, str], list[Run]], metric: str) -> bytes 
     return image.getvalue()
 
 
-def _line_label(agent: str, runs: int) -> str:
+def _steps_label(units: Mapping[str, str]) -> str:
+    """What a panel has on its x axis: "environment steps", and whose steps are others."""
+    if len(set(units.values())) == 1:
+        return next(iter(units.values()))
+    others = [f"{unit} of {agent}" for agent, unit in units.items() if unit != "environment steps"]
+    return textwrap.fill(f"environment steps; {', '.join(others)}".replace("$", r"\$"), 56)
+
+
+def _line_label(agent: str, runs: int, kind: str) -> str:
     shown = agent.replace("$", r"\$")  # a pair of them would be a formula
-    count = f"({runs}\N{NO-BREAK SPACE}{'run' if runs == 1 else 'runs'})"
+    count = f"({runs}\N{NO-BREAK SPACE}{'run' if runs == 1 else 'runs'}{', training' if kind == 'train' else ''})"
     return textwrap.fill(f"{shown} {count}", 56, break_on_hyphens=False)
 
 
@@ -224,6 +240,14 @@ def _span(values: Sequence[float]) -> str:
     return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
 
 
+def _steps(runs: Sequence[Run]) -> str:
+    """The environment steps of training, and for runs that play nothing the steps that they count."""
+    shown = {
+        unit: _span([run.steps for run in runs if run.unit == unit]) for unit in sorted({run.unit for run in runs})
+    }
+    return ", ".join(steps if unit == "environment steps" else f"0 ({steps} {unit})" for unit, steps in shown.items())
+
+
 def is_weak(env_id: str) -> bool:
     """Whether the catalog calls the task a weak test of memory. ``env_id`` may be followed by arguments, as in `Run`."""
     row = CATALOG.get(env_id.partition(" ")[0].rpartition(":")[2])
@@ -241,7 +265,7 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
                 as_text(algorithm),
                 str(len(runs)),
                 _span([run.episodes for run in runs]),
-                _span([run.steps for run in runs]),
+                _steps(runs),
                 _mean_and_error(column["success_once"], "success_once"),
                 _interval_over_runs(runs, "success_once"),
                 _mean_and_error(column["success_at_end"], "success_at_end"),
@@ -345,6 +369,12 @@ def write_report(collection: Collection, out: Path) -> Path:
     figures = {metric: image for metric in plots if (image := draw_curves(training, metric)) is not None}
     if figures:
         lines += ["## Learning curves", "", "Finished runs. The band is ± one standard error over runs.", ""]
+        lines += [
+            "A line is of evaluations during training. Runs without them are shown by their training episodes, and the "
+            "legend says so: these have the noise of exploration, the expert may play some of them (dagger, sac), and they "
+            "may be easier (--train-env-kwargs).",
+            "",
+        ]
         lines += [line for metric in figures for line in (f"![{metric.replace('_', ' ')}]({plots[metric].name})", "")]
     if collection.problems:
         lines += ["## Problems", "", "These are not in the tables, unless noted otherwise.", ""]

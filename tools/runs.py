@@ -32,6 +32,9 @@ WARM_START = "(warm start)"
 WITH_EXPERT = "(with an expert)"
 """Follows the algorithm of a run of reinforcement learning that also learnt from episodes of an expert."""
 
+OFFLINE = ("dt", "rate", "iql")
+"""Algorithms that play nothing in training, whose steps are gradient steps."""
+
 Source = Literal["training", "eval", "lifelong"]
 
 
@@ -48,12 +51,21 @@ class Run:
     env_id: str  # and the task's own arguments, if any: other arguments make it another task
     algorithm: str
     seed: int
-    steps: int  # environment steps of training
+    steps: int  # of training, of the kind that `unit` names
     wall_time: float | None  # s, of training
     episodes: int
     scores: dict[str, float]  # by METRICS; nan where the task does not have this metric
     args: dict[str, Any]
     began_from: str = ""  # the policy that it began with, in words; empty for random weights
+    learner: str = ""  # name of the algorithm in the registry
+
+    @property
+    def unit(self) -> str:
+        """What ``steps`` counts."""
+        if self.learner in OFFLINE:
+            return "gradient steps"
+        # Each step of such a run stands for one that would be played without a dataset.
+        return "steps without play" if self.learner == "bc" and self.args.get("dataset") else "environment steps"
 
 
 @dataclass
@@ -179,6 +191,7 @@ def _read_run(folder: Path, into: Collection) -> None:
             scores=_scores(content["final"]),
             args=dict(content.get("args") or {}),
             began_from=_began_from(content.get("init_from"), content.get("args") or {}),
+            learner=str(content["algorithm"]),
         )
     except KeyError as error:
         into.problems.append((folder, f"broken: final_eval.json lacks {error}"))
@@ -253,6 +266,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 scores=_scores(entry["summary"]),
                 args=dict(entry["args"]),
                 began_from=_began_from(None, entry["args"]),
+                learner=str(content["algorithm"]),
             )
             for entry in content["runs"]
         ]

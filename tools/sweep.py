@@ -414,6 +414,7 @@ def _require_cores(ray: Any, plan: Plan) -> None:
 
 def _new_log(out: Path, run: PlannedRun) -> Path:
     """The log of an attempt, a file that no attempt of this or an earlier sweep has written."""
+    (out / "logs" / run.name).parent.mkdir(parents=True, exist_ok=True)  # the ID of a task may have a namespace
     numbers = itertools.count(1)
     return next(file for n in numbers if not (file := out / "logs" / f"{run.name}.{n}.log").exists())
 

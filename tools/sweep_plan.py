@@ -160,6 +160,8 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
     cpus, retries = content.get("cpus_per_run", 1), content.get("retries", 2)
     if not isinstance(cpus, int | float) or isinstance(cpus, bool) or not cpus > 0:
         raise SweepError(f"cpus_per_run = {cpus!r} is not a number above 0; write cpus_per_run = 1")
+    if cpus > 1 and cpus != int(cpus):
+        raise SweepError(f"cpus_per_run = {cpus!r}: Ray shares one core among runs, but not more; write a whole number")
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
         raise SweepError(f"retries = {retries!r} is not a whole number of at least 0; write retries = 2")
     names = _check_names(words.algorithms, algorithms, words.algorithm_name)
