@@ -17,6 +17,7 @@ from task_helpers import flatten
 import mikasa_robo
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.utils.wrappers import CameraShutdownWrapper, InitialZeroActionWrapper, UnbatchWrapper
+from mikasa_robo.utils.wrappers.camera_shutdown import _blank
 
 ENV_ID = "RememberColor3-v0"
 
@@ -56,6 +57,43 @@ def test_what_was_returned_stays_as_it_was() -> None:
     env.step(torch.zeros(1, 8))
     assert torch.equal(start, before)
     assert elapsed.tolist() == [0]
+    env.close()
+
+
+def test_what_a_controller_was_asked_for_stays_as_it_was() -> None:
+    """ManiSkill's observation has the controllers' own tensors, into which a reset writes."""
+    env: Any = mikasa_robo.make_env(
+        "RememberColor3-v0", 2, obs_mode="state_dict", control_mode="pd_joint_target_delta_pos"
+    )
+    env.reset(seed=0)
+    obs, *_ = env.step(torch.ones(2, 8))
+    target = obs["agent"]["controller"]["arm"]["target_qpos"]
+    before = target.clone()
+    env.reset(seed=5)
+    assert torch.equal(target, before)
+    env.close()
+
+
+def test_the_action_of_a_held_step_is_the_one_that_was_received() -> None:
+    """pd_joint_pos_vel keeps a view of the action, and where the arm is held the controllers are put back as they were."""
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", 2, arm="held", control_mode="pd_joint_pos_vel")
+    env.reset(seed=0)
+    action = torch.rand(2, env.unwrapped.single_action_space.shape[0])
+    env.step(action.clone())
+    assert torch.equal(env.unwrapped._action, action)
+    env.close()
+
+
+def test_segmentation_may_be_drawn_on_another_device_than_that_of_the_simulation() -> None:
+    """Such as on a GPU while the CPU simulates; the device here has no numbers, so only shapes are compared."""
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", 2, obs_mode="objects")
+    image = torch.zeros(2, 4, 4, 1, dtype=torch.int16)
+    layout = env.unwrapped.object_layout
+    assert torch.equal(layout.renumber(image), image)
+    drawn = layout.renumber(image.to("meta"))
+    assert (drawn.device.type, drawn.shape, drawn.dtype) == ("meta", image.shape, image.dtype)
+    blanked = _blank({"sensor_data": {"rgb": image.to("meta")}}, torch.tensor([True, False]))
+    assert blanked["sensor_data"]["rgb"].device.type == "meta"
     env.close()
 
 

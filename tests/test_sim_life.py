@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -144,6 +145,39 @@ def test_an_error_in_a_job_reaches_the_caller(where: str) -> None:
     pool.close()
     with pytest.raises(RuntimeError, match="closed"):
         pool.run(done.append)
+
+
+def test_a_run_after_an_interrupted_one_waits_for_what_still_runs() -> None:
+    """Ctrl-C in a notebook, or an alarm, comes while the caller waits for a thread; then the user goes on."""
+    pool = ScenePool(3, 2)
+    begun, may_end = threading.Event(), threading.Event()
+    late: list[int] = []
+
+    def slow(scene: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(10)
+            return
+        begun.set()
+        assert may_end.wait(10)
+        late.append(scene)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(slow)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert late == [], "a thread is still at it"
+    threading.Timer(0.3, may_end.set).start()
+    seen: list[tuple[int, int]] = []
+    pool.run(lambda scene: seen.append((scene, len(late))))
+    assert sorted(seen) == [(0, 1), (1, 1), (2, 1)]
+    pool.close()
 
 
 def test_an_error_in_a_step_reaches_the_caller() -> None:

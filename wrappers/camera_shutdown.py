@@ -63,7 +63,8 @@ def _blank(obs: dict[str, Any], rows: Tensor) -> dict[str, Any]:
         if isinstance(value, dict):
             blanked[name] = _blank(value, rows)
         elif name in IMAGES:
-            blanked[name] = torch.where(rows.reshape(-1, *[1] * (value.ndim - 1)), torch.zeros_like(value), value)
+            past = rows.to(value.device).reshape(-1, *[1] * (value.ndim - 1))  # a GPU may draw what the CPU simulates
+            blanked[name] = torch.where(past, torch.zeros_like(value), value)
         else:
             blanked[name] = value
     return blanked

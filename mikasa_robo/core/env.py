@@ -195,7 +195,8 @@ class MemoryEnv(SavedTask[TaskState]):
             return super()._step_action(action)
         self._hold = hold = ArmHold(self.scene, self.agent, held)
         try:
-            action = super()._step_action(action)
+            # pd_joint_pos_vel keeps views of the action as its targets, and restoring writes into those
+            action = map_leaves(copied, super()._step_action(action))
         finally:
             self._hold = None
         hold.restore_controllers()
@@ -296,7 +297,14 @@ class MemoryEnv(SavedTask[TaskState]):
                     if name in textures:
                         textures[name] = image = textures[name].clone()
                         image[..., channels] = self.object_layout.renumber(image[..., channels])
+        if not apply_texture_transforms:  # the mode "sensor_data" returns them as they are
+            cameras = map_leaves(copied, cameras)
         return cameras
+
+    def _get_obs_agent(self) -> dict[str, Any]:
+        # ManiSkill gives the controllers' own tensors, into which the next reset writes.
+        agent: dict[str, Any] = map_leaves(copied, super()._get_obs_agent())
+        return agent
 
     def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, Tensor]:
         data, state = self._read_sim(self._elapsed_steps), self.obs_mode_struct.use_state

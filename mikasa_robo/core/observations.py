@@ -301,7 +301,8 @@ def nested_observation(
     if modes.images:
         obs["sensor_param"] = task.get_sensor_params()
         obs["sensor_data"] = {
-            camera: {name: textures[name] for name in modes.images}
+            # Copies: on a GPU the next image is drawn into the same memory.
+            camera: {name: textures[name].clone() for name in modes.images}
             for camera, textures in task._get_obs_sensor_data().items()
         }
     return obs

@@ -251,7 +251,7 @@ class ObjectLayout:
         """A segmentation image (N, H, W, C) in which cue bodies have the numbers of the objects that they look like."""
         if not self._cue_actors:
             return image
-        first, change = self._numbers
+        first, change = (numbers.to(image.device) for numbers in self._numbers)  # a GPU may draw what the CPU simulates
         numbers = image.flatten(1)
         place = (numbers - (first - 1)).clamp(0, change.shape[1] - 1)
         return (numbers + change.gather(1, place.to(torch.int64))).reshape(image.shape).to(image.dtype)

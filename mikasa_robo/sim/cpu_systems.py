@@ -159,8 +159,8 @@ class CpuSystems:
             if read:
                 read_scene(scene)
 
+        self._simulated[:] = True  # also where this is interrupted
         self._pool.run(job)
-        self._simulated[:] = True
 
     # ------------------------------------------------------------------ a new start
     def renew(self, scenes: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sapien
@@ -101,36 +101,60 @@ def default_threads() -> int:
     return max(1, os.cpu_count() or 1)
 
 
-def _drain(job: Callable[[int], None], scenes: Iterator[int]) -> None:
-    for scene in scenes:
-        job(scene)
+class _Order:
+    """A job for every scene, on which several threads work."""
 
+    def __init__(self, job: Callable[[int], None], count: int) -> None:
+        self._job = job
+        # a range iterator hands out each number once, also to several threads, so no scene waits for a slower one
+        self._scenes = iter(range(count))
+        self._working = 0
+        self._idle = threading.Condition()
+        self.errors: list[BaseException] = []
 
-def _worker(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[BaseException | None]) -> None:
-    while True:
-        order = jobs.get()
-        if order is None:
-            return
-        error: BaseException | None = None
+    def work(self) -> None:
+        """Call the job for scenes until none is left, or a call fails."""
+        for scene in self._scenes:
+            self._job(scene)
+
+    def help(self) -> None:
+        """`work` in a thread of its own; errors are kept."""
+        with self._idle:
+            self._working += 1
         try:
-            _drain(*order)
-        except BaseException as caught:
-            error = caught
+            self.work()
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            with self._idle:
+                self._working -= 1
+                self._idle.notify_all()
+
+    def finish(self) -> None:
+        """Wait until no thread works on it, and none will. May be interrupted and called again."""
+        for _ in self._scenes:  # none is left, unless the work was interrupted
+            pass
+        with self._idle:
+            while self._working:
+                self._idle.wait()
+
+
+def _worker(orders: queue.SimpleQueue[_Order | None]) -> None:
+    while (order := orders.get()) is not None:
+        order.help()
         # a waiting thread must not keep a forgotten environment alive
         del order
-        done.put(error)
-        del error
 
 
 class _Stop:
     """Ends the workers. Separate from the pool, so that a finalizer can hold it without keeping the pool alive."""
 
-    def __init__(self, jobs: queue.SimpleQueue[Any], threads: list[threading.Thread]) -> None:
-        self.jobs, self.threads = jobs, threads
+    def __init__(self, orders: queue.SimpleQueue[_Order | None], threads: list[threading.Thread]) -> None:
+        self.orders, self.threads = orders, threads
 
     def __call__(self) -> None:
         for _ in self.threads:
-            self.jobs.put(None)
+            self.orders.put(None)
         for thread in self.threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -143,33 +167,36 @@ class ScenePool:
     def __init__(self, count: int, threads: int) -> None:
         self._count = count
         self.threads = max(1, min(threads, count))
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._begun: _Order | None = None
         workers = [
-            threading.Thread(target=_worker, args=(self._jobs, self._done), daemon=True, name=f"mikasa-physx-{i}")
+            threading.Thread(target=_worker, args=(self._orders,), daemon=True, name=f"mikasa-physx-{i}")
             for i in range(1, self.threads)
         ]
         for worker in workers:
             worker.start()
         self._workers = len(workers)
-        self._stop = weakref.finalize(self, _Stop(self._jobs, workers))
+        self._stop = weakref.finalize(self, _Stop(self._orders, workers))
 
     def run(self, job: Callable[[int], None]) -> None:
-        """Calls ``job(scene)`` for every scene and waits for all. An error in any call is raised here."""
+        """Calls ``job(scene)`` for every scene and waits for all. An error in any call is raised here.
+
+        Ctrl-C may end it early. Then the next call first waits for what still runs, and leaves out what was not begun.
+        """
         if not self._stop.alive:
             raise RuntimeError("the simulation was closed: make a new environment to step again")
-        # a range iterator hands out each number once, also to several threads, so no scene waits for a slower one
-        order = (job, iter(range(self._count)))
+        if self._begun is not None:
+            self._begun.finish()
+        self._begun = order = _Order(job, self._count)
         for _ in range(self._workers):
-            self._jobs.put(order)
-        errors: list[BaseException | None] = []
+            self._orders.put(order)
         try:
-            _drain(*order)
+            order.work()
         finally:
-            errors = [self._done.get() for _ in range(self._workers)]
-        for error in errors:
-            if error is not None:
-                raise error
+            order.finish()
+            self._begun = None
+        if order.errors:
+            raise order.errors[0]
 
     def close(self) -> None:
         """Ends the threads. May be called twice."""
