@@ -20,7 +20,10 @@ SCRATCH = "scn"
 """The learner whose runs are what ``fwt_nav`` compares with."""
 BEST = ", best λ"
 """Ends the name of a learner whose strength is, on each stream, the one with the highest PER."""
-PROTOCOL = ("steps", "batch_size", "network", "hidden_size", "data", "episodes", "checkpoints", "select")
+PROTOCOL = (
+    *("steps", "batch_size", "network", "hidden_size", "dropout", "learning_rate", "max_grad_norm"),
+    *("data", "episodes", "checkpoints", "select"),
+)
 """Arguments that say how a stream is learnt and measured, whatever the learner."""
 
 

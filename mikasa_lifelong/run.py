@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,13 +80,15 @@ def run(args: RunArgs, command: Sequence[str]) -> dict[str, Any]:
 def result_of(record: Record) -> dict[str, Any]:
     """The content of ``final_eval.json``: that of `mikasa train`, whose success is the mean over all tasks, and more.
 
-    The interval of the success is Wilson's over all episodes of the last stage, so it is about this run alone.
+    The interval of the success is Wilson's over the episodes of the last stage, so it is about this run alone. Where tasks
+    have different numbers of episodes, it is that of as many as would measure the mean over tasks as well.
     """
     R = record.array()
     last = [m for m in record.measurements if m.stage == len(record.tasks) and m.checkpoint == -1]
-    successes, trials = sum(m.successes for m in last), sum(m.trials for m in last)
-    low, high = wilson_interval(successes, trials)
+    trials = sum(m.trials for m in last)
     mean = metrics.per(R)
+    worth = max(1, round(len(last) ** 2 / math.fsum(1 / m.trials for m in last)))
+    low, high = wilson_interval(round(mean * worth), worth)
     found = {
         "per": mean,
         "bwt_nav": metrics.bwt_nav(R),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import html
 import json
@@ -26,6 +27,8 @@ from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.learners.registry import LEARNERS
 from mikasa_lifelong.nav import ENV_IDS
 from mikasa_lifelong.nets import HEADS, NETWORKS
+from mikasa_lifelong.record import read_record
+from mikasa_lifelong.run import result_of
 from mikasa_lifelong.stream import ArrayDataset, Batch, TaskStream, UnionDataset
 from mikasa_lifelong.sweep import WORDS, run_command
 from mikasa_robo.tools import cli
@@ -256,6 +259,34 @@ def test_learners_that_were_trained_otherwise_are_not_compared(runs: Path, tmp_p
     (forward,) = [column for column in COLUMNS if column.name == "fwt_nav"]
     with pytest.raises(LifelongError, match="needs scn runs of seeds 1, 2, with the same arguments"):
         values_of(forward, found, "tiny-digits", "ewc")
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", 1e-5), ("dropout", 0.9), ("max_grad_norm", 1e-3)])
+def test_a_transfer_is_not_that_of_another_optimizer(name: str, value: float, runs: Path, tmp_path: Path) -> None:
+    content = json.loads((runs / "scn1" / "record.json").read_text())
+    (tmp_path / "scn").mkdir()
+    (tmp_path / "scn" / "record.json").write_text(json.dumps({**content, "args": {**content["args"], name: value}}))
+    found = collect([runs / "ewc1", runs / "ewc2", tmp_path / "scn"])
+    assert [text for _, text in found.problems] == [
+        f"scn differs from other learners in {name}, so they cannot be compared"
+    ]
+
+
+def test_the_interval_is_that_of_the_mean_over_tasks(runs: Path) -> None:
+    """Also where one task has many more episodes than another."""
+    record = read_record(runs / "ewc1")
+    usual = result_of(record)["final"]
+    assert usual["success_low"] <= usual["success_once"] <= usual["success_high"]
+    last = [m for m in record.measurements if m.stage == 3 and m.checkpoint == -1]
+    others = [m for m in record.measurements if m not in last]
+    changed = [
+        dataclasses.replace(m, value=float(k == 0), successes=1000 * (k == 0), trials=1000 if k == 0 else 20)
+        for k, m in enumerate(last)
+    ]
+    final = result_of(dataclasses.replace(record, measurements=[*others, *changed]))["final"]
+    assert final["success_once"] == pytest.approx(1 / 3)
+    assert final["success_low"] < 1 / 3 < final["success_high"]
+    assert final["success_high"] - final["success_low"] > 0.1, "mostly that of the tasks with 20"
 
 
 def test_of_several_strengths_the_best_has_a_row_of_its_own(

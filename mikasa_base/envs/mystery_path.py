@@ -7,7 +7,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium.error import ResetNeeded
+from numpy.lib.stride_tricks import sliding_window_view
 
 from mikasa_base.envs.drawing import DrawnEnv, Image, canvas, upscale
 from mikasa_base.envs.walking import HEADINGS, Arena, FreeWalker, GridWalker, Tile, Walker
@@ -19,6 +21,7 @@ MAX_NODES = 14
 """Most tiles of a path, including both ends. The fewest are 7, as it crosses the arena."""
 START, GOAL, CROSS = (0, 0, 255), (0, 255, 0), (255, 0, 0)
 _WALL_CHANCE = 0.33
+_BORDER_WALLS = (4, 8)
 _MAX_COST = 8
 
 _CROSS_SIZE = 10
@@ -29,26 +32,48 @@ _CROSS = (_BAR | _BAR[::-1])[..., None]
 def draw_path(rng: np.random.Generator) -> list[Tile]:
     """A path of 7 to 14 neighbouring tiles, from a random tile of one side to a random tile of the opposite side.
 
-    Tiles that are not at the border are walls with probability 0.33, and each move between tiles has a random cost from 1
-    to 8. The path is the cheapest one. If it is too long, walls and costs are drawn again.
+    Inside, tiles are walls with probability 0.33. On the border there are 4 or 8 walls, so that paths do not mostly follow
+    the edge of the picture; each is beside no wall of the inside, and is no end and beside none. Each move between tiles has
+    a random cost from 1 to 8. The path is the cheapest one. If it is too long, or there is none, walls and costs are drawn
+    again.
     """
     last = ARENA.tiles - 1
     side, start_at, goal_at = rng.integers((4, ARENA.tiles, ARENA.tiles)).tolist()
     ends = ((0, start_at), (last, goal_at)) if side < 2 else ((start_at, 0), (goal_at, last))
     start, goal = ends[::-1] if side % 2 else ends
     while True:
-        walls = rng.random((ARENA.tiles, ARENA.tiles)) < _WALL_CHANCE
-        walls[[0, last]] = walls[:, [0, last]] = False
+        walls = _draw_walls(rng, ends)
         costs = rng.integers(1, _MAX_COST + 1, (ARENA.tiles, ARENA.tiles, len(HEADINGS)))
         path = _cheapest(walls.tolist(), costs.tolist(), start, goal)
-        if len(path) <= MAX_NODES:
+        if 0 < len(path) <= MAX_NODES:
             return path
+
+
+def _draw_walls(rng: np.random.Generator, ends: tuple[Tile, Tile]) -> npt.NDArray[np.bool_]:
+    """(tiles, tiles) bool: where the walls are; see `draw_path`."""
+    tiles = ARENA.tiles
+    walls = np.zeros((tiles, tiles), np.bool_)
+    inside = slice(1, tiles - 2)  # as in the source: a row and a column beside the border have none
+    walls[inside, inside] = rng.random((tiles - 3, tiles - 3)) < _WALL_CHANCE
+    beside = sliding_window_view(np.pad(walls, 1), (3, 3)).any(axis=(2, 3))
+    free: npt.NDArray[np.bool_] = np.logical_not(beside)
+    free[1:-1, 1:-1] = False
+    for end in ends:
+        for across, down in ((0, 0), *HEADINGS):
+            tile = (end[0] + across, end[1] + down)
+            if ARENA.contains(tile):
+                free[tile] = False
+    chosen = rng.permutation(np.argwhere(free))[: rng.choice(_BORDER_WALLS)]
+    walls[chosen[:, 0], chosen[:, 1]] = True
+    return walls
 
 
 def _cheapest(walls: list[list[bool]], costs: list[list[list[int]]], start: Tile, goal: Tile) -> list[Tile]:
     come_from: dict[Tile, Tile] = {}
     queue = [(0, start, start)]
     while goal not in come_from:
+        if not queue:
+            return []
         cost, tile, previous = heapq.heappop(queue)
         if tile in come_from:
             continue
@@ -70,8 +95,8 @@ class MysteryPath(DrawnEnv[Image, Any]):
     opposite side, along a path of 7 to 14 tiles that has to be found by trial and error. A red cross appears when the
     walker has left it, and the next step only puts the walker back to the start. The path stays the same until the end of
     the episode.
-    Observation: uint8 (84, 84, 3): tiles of 12 pixels, the start blue, the goal green, all others black; the walker as a
-        disc, with the cross on it when it has left the path.
+    Observation: uint8 (84, 84, 3): tiles of 12 pixels, the start blue, the goal green (if they are shown), all others black;
+        the walker as a disc, with the cross on it when it has left the path.
     Actions: MultiDiscrete([3, 3]), horizontal and vertical: 0 nothing, 1 towards the left or up, 2 towards the right or
         down. A step is 3 pixels, or 2 along both axes.
     Reward: 0.1 for each tile of the path between start and goal that is reached for the first time in the episode, 1 for
@@ -79,9 +104,12 @@ class MysteryPath(DrawnEnv[Image, Any]):
     End: terminates at the goal, truncates after 512 steps; ``info["success"]`` then tells whether the goal was reached.
     Source: Pleines et al. 2023, Memory Gym: Partially Observable Challenges to Memory-Based Agents (ICLR 2023), with its
         standard settings and the reward for progress. Here observations are uint8, the path is exactly the cheapest one,
-        and the walker is visible where it left the path.
+        the walker is visible where it left the path, and so are start and goal. Its versions from 1.0 on do not show these
+        two: ``show_origin=False, show_goal=False`` does likewise.
 
     Args:
+        show_origin: Whether the start is blue.
+        show_goal: Whether the goal is green.
         render_mode: None or "rgb_array".
     """
 
@@ -90,8 +118,9 @@ class MysteryPath(DrawnEnv[Image, Any]):
     _walker_class: type[Walker] = FreeWalker
     _progress_reward = 0.1
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, show_origin: bool = True, show_goal: bool = True, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
+        self._shown = (show_origin, show_goal)
         self._walker = self._walker_class(ARENA)
         self.action_space = self._walker.action_space()
         self.observation_space = gym.spaces.Box(0, 255, (ARENA.size, ARENA.size, 3), np.uint8)
@@ -108,8 +137,9 @@ class MysteryPath(DrawnEnv[Image, Any]):
         self.path = draw_path(self.np_random)
         self._unvisited = set(self.path[1:-1])
         self._background = canvas(ARENA.size, ARENA.size)
-        ARENA.paint(self._background, self.path[0], START)
-        ARENA.paint(self._background, self.path[-1], GOAL)
+        for shown, tile, color in zip(self._shown, (self.path[0], self.path[-1]), (START, GOAL), strict=True):
+            if shown:
+                ARENA.paint(self._background, tile, color)
         self._walker.heading = 0
         self._walker.place(self.path[0])
         self._step, self._fallen, self._over = 0, False, False

@@ -182,7 +182,7 @@ class PassiveVisualMatch(SingleEnv):
         one.
     Source: Hung et al. 2019, Optimizing agent behavior over long time scales by transporting value (arXiv 1810.06721);
         in this form Ni et al. 2023, When Do Transformers Shine in RL? (arXiv 2307.03864). Unlike there, the pads are in
-        random order.
+        random order, and apples come back after 20 steps instead of 21.
 
     Args:
         distractor_steps: Steps among the apples.
