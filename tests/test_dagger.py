@@ -334,6 +334,26 @@ def test_a_minibatch_is_the_sum_of_its_episodes_and_padding_is_nothing(small_env
     assert Figures(*figures).acting == pytest.approx((2 + 7 + 4) / 19)
 
 
+@pytest.mark.parametrize(("kind", "quarter"), [("cosine", 0.8535534), ("linear", 0.75)])
+def test_the_learning_rate_falls_to_zero(small_env: Any, kind: str, quarter: float) -> None:
+    algorithm = learner(small_env, learning_rate=0.01, lr_schedule=kind)
+    rates = []
+    for progress in (0.0, 0.25, 1.0):
+        algorithm.schedule(progress)
+        rates.append(algorithm.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.01, 0.01 * quarter, 0.0], abs=1e-9)
+
+
+def test_the_gradient_of_a_minibatch_is_bounded(small_env: Any) -> None:
+    algorithm = learner(small_env, max_grad_norm=1e-3)
+    algorithm.keep(episodes_of(small_env, [6, 8]))
+    algorithm.optimizer = torch.optim.SGD(algorithm.learner.parameters(), lr=1.0)
+    before = torch.nn.utils.parameters_to_vector(algorithm.learner.parameters()).detach().clone()
+    algorithm.take_steps(1)
+    after = torch.nn.utils.parameters_to_vector(algorithm.learner.parameters()).detach()
+    assert float((after - before).norm()) == pytest.approx(1e-3, rel=0.02)
+
+
 def test_actions_that_are_not_carried_out_do_not_count(small_env: Any) -> None:
     algorithm = learner(small_env)
     episodes = episodes_of(small_env, [6, 8])

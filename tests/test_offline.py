@@ -225,10 +225,13 @@ def test_the_loss_by_hand(env: Any, folder: Path) -> None:
     for q, value in zip(learner.target.q, (0.8, 1.7), strict=True):
         torch.nn.init.zeros_(q[-1].weight)
         torch.nn.init.constant_(q[-1].bias, value)
+    last = learner.network.actor[-1]
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.zeros_(last.bias)  # the policy's mean is 0
     episode = algorithm.buffer.episodes[0]
     length = len(episode["acted"]) - 1
-    _, figures = iql_loss(learner, [episode], 1.0, algorithm.args)
-    value, q, _, weight, mean = figures.tolist()
+    loss, figures = iql_loss(learner, [episode], 1.0, algorithm.args)
+    value, q, action, weight, mean = figures.tolist()
     assert value == pytest.approx(length * 0.7 * 0.3**2, rel=1e-4), "the smaller of both Q counts"
     # before the last step the goal is 0.9 x 0.5, at the success 1
     assert q == pytest.approx(2 * ((length - 1) * 0.25**2 + 0.8**2), rel=1e-4)
@@ -236,6 +239,13 @@ def test_the_loss_by_hand(env: Any, folder: Path) -> None:
     assert 0 < carried < length
     assert weight == pytest.approx(carried * 2.718281828 ** (2 * 0.3), rel=1e-4)
     assert mean == pytest.approx(length * 0.5, rel=1e-4)
+    squares = episode["actions"].square().mean(dim=-1)[episode["carried"]].sum().item()
+    assert action == pytest.approx(2.718281828 ** (2 * 0.3) * squares, rel=1e-4), (
+        "actions are weighted by their advantage"
+    )
+    assert loss.item() == pytest.approx(value + q + action, rel=1e-5)
+    algorithm.args.most_weight = 1.5
+    assert iql_loss(learner, [episode], 1.0, algorithm.args)[1][3].item() == pytest.approx(1.5 * carried, rel=1e-4)
 
 
 def test_only_a_time_limit_is_bootstrapped(env: Any, folder: Path) -> None:

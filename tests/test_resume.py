@@ -145,6 +145,13 @@ def test_a_better_policy_found_after_the_last_checkpoint_stays_the_best(
     assert "score" not in best
 
 
+def test_among_equals_the_later_policy_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = itertools.chain([0.5, 0.5], itertools.repeat(0.25))
+    monkeypatch.setattr(training.Evaluation, "score", property(lambda _: next(scores)))
+    assert ppo_mlp.main([*ARGV, *SIZES["ppo_mlp"], "--run-dir", str(tmp_path / "run")]) == 0
+    assert read_policy(tmp_path / "run" / "best.pt")["step"] == 512
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """All files."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -275,9 +275,51 @@ def test_a_rollout_keeps_the_last_observations_and_bootstraps_truncated_episodes
     env.close()
 
 
+def test_targets_take_the_least_of_some_critics_and_the_actor_the_mean_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = point_algorithm(gamma=1.0, entropy_backup=False, min_critics=1)
+    rows = torch.tensor([[1.0], [2.0], [6.0]]).expand(3, 2)
+    monkeypatch.setattr(algorithm.network, "target_q_values", lambda *_: rows)
+    monkeypatch.setattr(algorithm.network, "q_values", lambda *_: torch.zeros(3, 2))
+    drawn = {
+        "rewards": torch.zeros(2),
+        "terminated": torch.zeros(2, dtype=torch.bool),
+        "actions": torch.zeros(2, 1),
+    }
+    found = {round(float(algorithm.critic_loss(torch.zeros(2, 3), torch.zeros(2, 3), drawn)[0]), 3) for _ in range(40)}
+    assert len(found) == 3, "each of three critics was the only one that counts; one is missed once in 3.7 million"
+    assert sorted(found)[1] == pytest.approx(4 * min(found), rel=1e-3)
+    assert max(found) == pytest.approx(36 * min(found), rel=1e-3)
+    monkeypatch.setattr(algorithm.network, "q_values", lambda *_: rows)
+    loss, log_prob = algorithm.actor_loss(torch.zeros(2, 3))
+    assert float(loss) == pytest.approx(algorithm.args.init_temperature * float(log_prob.mean()) - 3.0, abs=1e-5)
+
+
+def test_a_gradient_step_moves_the_targets_and_the_rate_falls() -> None:
+    algorithm = point_algorithm(tau=0.25, anneal_lr=True, learning_rate=0.01)
+    algorithm.buffer.add(numbered(0, 20))
+    weights = [dict(algorithm.network.named_parameters()), dict(algorithm.network.named_buffers())]
+    both = {name: value for part in weights for name, value in part.items()}
+    (critic,) = {name for name in both if name.startswith("critic.") and name.endswith("layers.0.weight")}
+    target = f"target_{critic}"
+    before, own = both[target].clone(), both[critic].clone()
+    algorithm.gradient_step(with_actor=False)
+    assert not torch.equal(both[critic], own)
+    torch.testing.assert_close(both[target], before.lerp(both[critic], 0.25))
+    algorithm.schedule(0.25)
+    assert {group["lr"] for one in algorithm.optimizers.values() for group in one.param_groups} == {0.01 * 0.75}
+
+
 def test_who_acts_and_when_gradient_steps_are_due() -> None:
     env = make_gymnasium_env(4, None, env_id="SacPoint-v0")
     algorithm = algorithm_for(env, num_steps=5, total_timesteps=200, random_steps=40, utd_ratio=0.12)
+    asked: list[bool] = []
+    step = algorithm.gradient_step
+
+    def noted(with_actor: bool) -> Any:
+        asked.append(with_actor)
+        return step(with_actor)
+
+    algorithm.gradient_step = noted
     obs, _ = env.reset(seed=0)
     steps = []
     for number in range(5):
@@ -288,6 +330,7 @@ def test_who_acts_and_when_gradient_steps_are_due() -> None:
             assert batch.actions.std() > 0.4, "uniform in [-1, 1]"
         steps.append(int(algorithm.update(batch)["loss/gradient_steps"]))
     assert steps == [0, 0, 2, 2, 3], "0.12 x 20 = 2.4 at a time"
+    assert asked == [False, True] * 3 + [False], "the actor learns in every second one"
     assert len(algorithm.buffer) == 100
     env.close()
 

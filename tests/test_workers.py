@@ -38,7 +38,7 @@ from mikasa_robo.workers.pool import WorkerPool
 
 ID = "RememberColor3-v0"
 N = 5
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 """Within this time the death of a worker is reported, and all processes are gone."""
 Pair = tuple[WorkerEnv, Env]
 
@@ -74,11 +74,18 @@ def worker_processes(env: WorkerEnv) -> list[psutil.Process]:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    """All have ended and were waited for, and the shared memory has no name under which it could remain."""
+    """All have ended and were waited for."""
     _, alive = psutil.wait_procs(processes, timeout=TIMEOUT_S)
     assert not alive
-    shared = Path("/dev/shm")
-    assert not shared.is_dir() or not [path for path in shared.iterdir() if "mikasa" in path.name]
+
+
+def open_logs() -> int:
+    """The number of descriptors of this process for what workers print."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += "mikasa-worker-log" in os.readlink(path)
+    return found
 
 
 def returned(result: tuple[Any, dict[str, Any]]) -> Record:
@@ -430,7 +437,7 @@ class Breaks(RememberColor):
     def update_state(self, s: Any, data: Any, touching: Any) -> None:
         super().update_state(s, data, touching)
         if int(data.elapsed.max()) >= 3:
-            time.sleep(30.0 if self.num_envs > 1 else 0.0)  # the others are busy
+            time.sleep(600.0 if self.num_envs > 1 else 0.0)  # the others are busy
             raise ArithmeticError("the cube fell off the world")
 
 
@@ -517,12 +524,10 @@ def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
     env = make_workers(2, 1)
     processes = worker_processes(env)
     processes[0].kill()
-    start = time.monotonic()
     with pytest.raises(
         WorkerError, match=r"(?s)^worker 0 .* died during reset: exit code -9, killed by SIGKILL .*memory"
     ):
         env.reset(seed=0)
-    assert time.monotonic() - start < TIMEOUT_S
     assert_gone(processes)
     env.close()
 
@@ -580,8 +585,11 @@ def test_close_leaves_nothing_and_whatever_is_called_then_says_so(pair: Pair) ->
     """The last test of the pair: a worker takes seconds to start, so this one closes the workers that all have used."""
     env, _ = pair
     processes = worker_processes(env)
+    before = open_logs()
+    assert before >= len(processes)
     env.close()
     assert_gone(processes)
+    assert open_logs() == before - len(processes), "the memory for what a worker prints has no name, but a descriptor"
     env.close()
     for call in (env.reset, env.get_obs, env.render, env.get_state_dict, lambda: env.step(None)):
         with pytest.raises(RuntimeError, match="this environment was closed: make a new one to go on"):
