@@ -427,11 +427,11 @@ class _Run:
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]
         self.best, self.best_score = saved["best"], saved["best_score"]
         # The run may have gone on after this checkpoint, and found a better policy before it broke off.
-        evaluated = read_evaluation(self.run_dir / "best.pt")
-        if evaluated is not None and evaluated[1].get("score", -math.inf) >= self.best_score:
-            step, summary = evaluated
-            self.best_score = summary.pop("score")
-            self.best = {"step": step, **summary}
+        if (found := read_evaluation(self.run_dir / "best.pt")) is not None:
+            step, summary = found
+            score = summary.pop("score", math.nan)
+            if score >= self.best_score:
+                self.best_score, self.best = score, {"step": step, **summary}
         self.began_from = saved.get("init_from")  # an older checkpoint does not tell
 
 

@@ -45,12 +45,12 @@ fingerprint="$(cat "$root/pyproject.toml" "$root/constraints.txt" "${BASH_SOURCE
 if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$fingerprint" ]]; then
   say "$venv is up to date"
 else
-  # Without pip it is what an attempt left that was stopped, or that lacked python3-venv.
+  # Without pip it is what an attempt left that was stopped, or that lacked python3-venv. It is completed: nothing in it is lost.
   if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' ||
       fail "$("$python" --version) cannot be used; set PYTHON to an interpreter of version 3.10, 3.11 or 3.12"
     say "making $venv with $("$python" --version)"
-    "$python" -m venv --clear "$venv" ||
+    "$python" -m venv "$venv" ||
       fail "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv, then run this again"
   fi
   rm -f "$stamp"

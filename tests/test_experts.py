@@ -427,12 +427,8 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
 ) -> None:
     assert command.main(["--env-id", "RememberColor3-v0", "--episodes", "4", "--num-envs", "4"]) == 0
     assert "success 100.0% (95 % interval" in capsys.readouterr().out
-    hidden = [
-        "--env-id",
-        "InterceptMediumHidden-v0",
-        "--arm",
-        "held",
-    ]  # it has no response phase, and steps to hold the arm in
+    # it has no response phase, and steps to hold the arm in
+    hidden = ["--env-id", "InterceptMediumHidden-v0", "--arm", "held"]
     assert command.main([*hidden, "--episodes", "4", "--num-envs", "4"]) == 0
     assert "success 100.0% (95 % interval" in capsys.readouterr().out
     taken = tmp_path / "a.mp4"

@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's own flush fails
         if args[:1] == ["list"] or args == ["--version"]:  # `mikasa list | head`: the reader has seen enough
             return 0
-        print(f"mikasa {' '.join(args[:1])}: what reads the output has ended, so it was not finished", file=sys.stderr)
+        print(f"mikasa {' '.join(args[:1])}: stopped, because the reader of its output has ended", file=sys.stderr)
         return 128 + signal.SIGPIPE
     return code
 

@@ -268,7 +268,7 @@ def _evaluate_checkpoints(
         # The simulator has threads of its own; torch's would only compete with them for the cores.
         stack.enter_context(torch_threads(1))
         device = env.unwrapped.device
-        trained.sim_backend = name_simulator(trained.sim_backend, env)
+        trained.sim_backend = simulator_used(trained.sim_backend, env)
         results = []
         for checkpoint in checkpoints:
             say(f"{checkpoint.path}: playing {episodes} episodes")
@@ -284,7 +284,7 @@ def _evaluate_checkpoints(
     return write_evaluation(output_path(args, first), args, command, trained, first.algorithm, num_envs, entries)
 
 
-def name_simulator(asked: str, env: Any) -> str:
+def simulator_used(asked: str, env: Any) -> str:
     """The physics backend of ``env``: what was asked for, or what "auto" stood for here with so many environments."""
     from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
 

@@ -69,7 +69,7 @@ def evaluate_remote(
         RemotePolicyError: the server cannot be reached or failed.
         ModuleNotFoundError: a package of the extras is missing.
     """
-    from .evaluate import EPISODES, FIRST_SEED, TIMEOUT, default_output, name_simulator, write_evaluation
+    from .evaluate import EPISODES, FIRST_SEED, TIMEOUT, default_output, simulator_used, write_evaluation
 
     require_modules("report", "rliable")
     require_modules("remote", "msgpack", "websockets")
@@ -94,7 +94,7 @@ def evaluate_remote(
             raise OptionError(f"--env-id {args.env_id} cannot be made: {error}") from error
         stack.callback(env.close)
         stack.enter_context(torch_threads(1))
-        trained.sim_backend = name_simulator(trained.sim_backend, env)
+        trained.sim_backend = simulator_used(trained.sim_backend, env)
         _bind(policy, env)
         rest = [k for k in range(episodes) if k not in outcomes]
         say(f"playing {len(rest)} episodes{f'; {len(outcomes)} are in {partial.path}' if outcomes else ''}")

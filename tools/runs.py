@@ -6,7 +6,7 @@ import fnmatch
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,17 @@ from mikasa_robo.env_ids import EnvIdError, split_env_id
 from .env_ids import OptionError
 from .plot import read_progress
 
-__all__ = ["EVALUATION_FORMAT", "METRICS", "TRAINED_WITH", "WARM_START", "Collection", "Run", "Source", "collect"]
+__all__ = [
+    "EVALUATION_FORMAT",
+    "METRICS",
+    "TRAINED_WITH",
+    "WARM_START",
+    "Collection",
+    "Run",
+    "Source",
+    "collect",
+    "unit_of_steps",
+]
 
 EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
@@ -36,6 +46,15 @@ OFFLINE = ("dt", "rate", "iql")
 """Algorithms that play nothing in training, whose steps are gradient steps."""
 
 Source = Literal["training", "eval", "lifelong"]
+
+
+def unit_of_steps(learner: str, args: Mapping[str, Any]) -> str:
+    """What the steps of a run of the algorithm ``learner`` with ``args`` count: "environment steps", or others."""
+    if learner in OFFLINE:
+        return "gradient steps"
+    # With a dataset nothing is played, and a step stands for one that would be played without it. For SAC a dataset is an
+    # addition to what it plays.
+    return "steps without play" if args.get("dataset") and learner != "sac" else "environment steps"
 
 
 @dataclass(frozen=True)
@@ -61,11 +80,8 @@ class Run:
 
     @property
     def unit(self) -> str:
-        """What ``steps`` counts."""
-        if self.learner in OFFLINE:
-            return "gradient steps"
-        # Each step of such a run stands for one that would be played without a dataset.
-        return "steps without play" if self.learner == "bc" and self.args.get("dataset") else "environment steps"
+        """What ``steps`` counts, see `unit_of_steps`."""
+        return unit_of_steps(self.learner, self.args)
 
 
 @dataclass

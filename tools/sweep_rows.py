@@ -15,6 +15,7 @@ from mikasa_robo.baselines.loggers import short_revision
 
 from .env_ids import OptionError
 from .plot import read_column, read_progress
+from .runs import unit_of_steps
 from .sweep import finished_folder
 from .sweep_plan import Plan, PlannedRun
 
@@ -98,8 +99,7 @@ def _row_of(run: PlannedRun, folder: Path, result: Mapping[str, Any]) -> Row:
     final, git = result["final"], result.get("git")
     steps = [values for name in GRADIENT_STEPS if (values := read_column(read_progress(folder), name)[1])]
     success = final.get("success_once")
-    # For SAC a dataset is an addition to what it plays; others that have one play nothing.
-    plays = run.algorithm_name == "sac" or not result["args"].get("dataset")
+    plays = unit_of_steps(run.algorithm_name, result["args"]) == "environment steps"
     return Row(
         env_id=run.task,
         variant=run.label,

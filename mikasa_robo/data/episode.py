@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IMAGE_PARTS", "Array", "DatasetInfo", "Episode", "EpisodeWriter", "name_simulator", "simulator_of"]
+__all__ = ["IMAGE_PARTS", "Array", "DatasetInfo", "Episode", "EpisodeWriter", "name_simulator", "replay_kwargs"]
 
 Array = NDArray[Any]
 
@@ -144,8 +144,9 @@ def name_simulator(backend: str) -> str:
     return "physx_cpu" if backend == "physx_cpu_batched" else backend  # `mikasa_robo.sim.backend`, which loads torch
 
 
-def simulator_of(info: DatasetInfo) -> str | None:
-    """The physics backend that simulated a dataset, as ``sim_backend`` takes it; None where the dataset does not tell."""
-    asked = info.env_kwargs.get("sim_backend", "auto")
-    found = info.versions.get("simulator") if asked == "auto" else str(asked)
-    return None if found is None else name_simulator(found)
+def replay_kwargs(info: DatasetInfo) -> dict[str, Any]:
+    """The arguments of ``mikasa_robo.make_env`` that simulate as the recording did, also where it was made with "auto"."""
+    backend = info.env_kwargs.get("sim_backend", "auto")
+    if backend == "auto":
+        backend = info.versions.get("simulator", "auto")
+    return {**info.env_kwargs, "sim_backend": name_simulator(backend)}

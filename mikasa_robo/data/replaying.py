@@ -10,7 +10,7 @@ import torch
 
 import mikasa_robo
 
-from .episode import Array, DatasetInfo, Episode, simulator_of
+from .episode import Array, DatasetInfo, Episode, replay_kwargs
 from .recording import Act, record_episodes
 
 __all__ = ["Difference", "replay"]
@@ -35,9 +35,7 @@ def replay(info: DatasetInfo, episode: Episode) -> list[Difference]:
     Raises:
         ValueError, RuntimeError: the environment cannot be made here.
     """
-    simulator = simulator_of(info)
-    backend = {} if simulator is None else {"sim_backend": simulator}
-    env = mikasa_robo.make_env(info.env_id, 1, **{**info.env_kwargs, **backend})
+    env = mikasa_robo.make_env(info.env_id, 1, **replay_kwargs(info))
     try:
         actions = iter(torch.from_numpy(episode.actions))
         still = torch.zeros_like(torch.from_numpy(episode.actions[0]))  # if it does not end where it did

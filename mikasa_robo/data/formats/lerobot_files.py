@@ -16,7 +16,7 @@ __all__ = ["FILES_PER_CHUNK", "ParquetFiles", "VideoFiles", "write_tasks"]
 
 FILES_PER_CHUNK = 1000
 _RAW_VIDEO_BYTES = 2 * 2**30
-"""Of the images in one MP4 file, before compression; about 130 MB after it. The size on disk is known too late."""
+"""Of the images in one MP4 file, before compression. The size on disk, to be below 200 MB, is known too late."""
 _CODEC = ["-g", "2", "-crf", "18", "-preset", "veryfast"]
 """A key frame every second frame, as in LeRobot, so that single frames are found quickly; near to lossless in brightness."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mikasa_robo.data.episode import Array, DatasetInfo, Episode, simulator_of
+from mikasa_robo.data.episode import Array, DatasetInfo, Episode, replay_kwargs
 from mikasa_robo.data.formats.parts import (
     LayoutCheck,
     episode_facts,
@@ -77,14 +77,11 @@ class ManiSkillWriter:
     def finish(self) -> None:
         """See `EpisodeWriter.finish`."""
         self._file.close()
-        # The replay simulates with physx_cpu unless it is told otherwise, also where it is told "auto".
-        simulator = simulator_of(self.info)
-        backend = {"sim_backend": simulator} if simulator is not None else {}
         layout = {"obs_layout": "maniskill"} if self._nested else {}
         told = {
             "env_info": {
                 "env_id": self.info.env_id,
-                "env_kwargs": {**self.info.env_kwargs, **backend, **layout},
+                "env_kwargs": {**replay_kwargs(self.info), **layout},
                 "max_episode_steps": self.info.max_episode_steps,
             },
             "commit_info": None,
