@@ -134,17 +134,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupScheduling(config, log)
 
 
-def pytest_collection_finish() -> None:
-    """Take what the imports made out of the garbage collector's sight. All of it lives as long as the process.
+MANY_OBJECTS = 10_000
+"""So many new objects take ManiSkill's collection of garbage about 3 ms."""
+
+
+def freeze_objects() -> None:
+    """Take what imports made out of the garbage collector's sight. All of it lives as long as the process.
 
     ManiSkill collects garbage whenever it builds or closes an environment. Without this it would look through a few hundred
     thousand objects of torch and others each time, which takes longer than the rest of the building.
     """
-    gc.collect()
-    gc.freeze()
+    if len(gc.get_objects()) > MANY_OBJECTS:
+        gc.collect()
+        gc.freeze()
 
 
+def pytest_collection_finish() -> None:
+    freeze_objects()
+
+
+last_file: Path | None = None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    global last_file
+    if item.path != last_file:
+        # Tests import more, such as torch's compiler. Between two files no fixture holds an environment, which could not be
+        # collected any more.
+        last_file = item.path
+        freeze_objects()
     for mark, why_not in (("render", why_no_rendering), ("gpu", why_no_gpu)):
         if item.get_closest_marker(mark) is not None and (reason := why_not()) is not None:
             pytest.skip(reason)

@@ -42,14 +42,17 @@ ARGV = shlex.split(
     "--eval-every 256 --eval-episodes 4 --eval-num-envs 2 --no-video --torch-threads 1 --exact-resume"
 )
 SIZES = {"ppo_lstm": ["--lstm-size", "16"], "ppo_mlp": ["--hidden-sizes", "16"]}
-SLOWLY = """
+PAUSED = """
 import sys, time
+from pathlib import Path
 from mikasa_robo.baselines import {module}
 update = {module}.update
-def slow(*args):
-    time.sleep(0.1)
+file = Path({file!r})
+def wait_to_be_killed(*args):
+    if file.exists() and file.read_text().count("\\n") > {rows}:
+        time.sleep(10_000)
     return update(*args)
-{module}.update = slow
+{module}.update = wait_to_be_killed
 sys.exit({module}.main(sys.argv[1:]))
 """
 
@@ -64,14 +67,15 @@ def rows_of(run_dir: Path) -> list[dict[str, str]]:
 
 
 def kill_after(rows: int, module: str, argv: list[str], run_dir: Path) -> None:
-    """Runs the command line in a process of its own, and kills it once it has written so many rows."""
+    """Runs the command line in a process of its own, which waits once it has written so many rows, and is killed then."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    code = SLOWLY.format(module=module)
+    file = run_dir / "progress.csv"
+    code = PAUSED.format(module=module, file=str(file), rows=rows)
     process = subprocess.Popen([sys.executable, "-c", code, *argv], env=environ, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     try:
         while time.monotonic() < deadline and process.poll() is None:
-            if (run_dir / "progress.csv").exists() and len(rows_of(run_dir)) >= rows:
+            if file.exists() and len(rows_of(run_dir)) >= rows:
                 break
             time.sleep(0.02)
     finally:
@@ -323,13 +327,16 @@ ROBOT_ARGV = (
 def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
     """As `kill_after`, in a copy of this process, which has imported everything and simulated other tasks."""
 
-    def slowly(*args: Any) -> Any:
-        time.sleep(0.1)
+    file = run_dir / "progress.csv"
+
+    def wait_to_be_killed(*args: Any) -> Any:
+        if file.exists() and len(rows_of(run_dir)) >= rows:
+            time.sleep(10_000)
         return update(*args)
 
     def run() -> None:
         tqdm.set_lock(threading.RLock())  # its own is shared with forks, and whoever is killed never releases it
-        ppo_mlp.update = slowly
+        ppo_mlp.update = wait_to_be_killed
         ppo_mlp.main(argv)
 
     update = ppo_mlp.update
@@ -337,7 +344,7 @@ def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
     process.start()
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.is_alive():
-        if (run_dir / "progress.csv").exists() and len(rows_of(run_dir)) >= rows:
+        if file.exists() and len(rows_of(run_dir)) >= rows:
             break
         time.sleep(0.02)
     process.kill()

@@ -37,7 +37,7 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 def bootstrap_interval(values: Sequence[float]) -> Estimate | None:
     """Mean of ``values``, one for each run or episode, with its percentile bootstrap interval; None for fewer than two."""
-    return _estimate(np.asarray(values, dtype=np.float64)[:, None])[0] if len(values) > 1 else None
+    return bootstrap_columns(np.asarray(values, dtype=np.float64)[:, None])[0] if len(values) > 1 else None
 
 
 def bootstrap_columns(scores: Scores) -> list[Estimate]:
