@@ -232,6 +232,32 @@ def test_who_acts_follows_from_beta() -> None:
     env.close()
 
 
+def test_the_noise_is_drawn_once_an_episode_and_labels_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = made(n=64)
+    algorithm = learner(env, BC, expert_noise=0.5, num_steps=3)
+    told: list[Tensor] = []
+    label = algorithm.labeler.label
+
+    def recorded(*args: Any) -> Tensor:
+        told.append(label(*args))
+        return told[-1]
+
+    monkeypatch.setattr(algorithm.labeler, "label", recorded)
+    obs, _ = env.reset(seed=0)
+    algorithm.on_episode_start(torch.ones(64, dtype=torch.bool))
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    assert torch.equal(batch.labels, torch.stack(told))
+
+    first = algorithm.noise.clone()
+    assert first.min() >= 0.0
+    assert 0.8 < first.max() <= 1.0, "up to twice --expert-noise"
+    algorithm.starts = torch.arange(64) < 32
+    algorithm.act(batch.last_obs, batch.labels[-1], 1.0)
+    assert not (algorithm.noise[:32] == first[:32]).any()
+    assert torch.equal(algorithm.noise[32:], first[32:]), "these episodes go on"
+    env.close()
+
+
 # ---------------------------------------------------------------------------------------------------------- episodes
 def test_rollouts_are_cut_into_whole_episodes() -> None:
     """Three environments with episodes of known lengths, over rollouts of seven steps."""

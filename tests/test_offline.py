@@ -248,6 +248,23 @@ def test_the_loss_by_hand(env: Any, folder: Path) -> None:
     assert iql_loss(learner, [episode], 1.0, algorithm.args)[1][3].item() == pytest.approx(1.5 * carried, rel=1e-4)
 
 
+def test_the_goal_has_the_value_of_the_step_after(env: Any, folder: Path) -> None:
+    """Also where another episode follows in the minibatch."""
+    algorithm = made("iql", env, folder, gamma=0.9)
+    critic, episodes = algorithm.learner.critic, list(algorithm.buffer.episodes)[:2]
+    expected = 0.0
+    with torch.no_grad():
+        critic.body.critic[-1].weight *= 1000.0  # so that each step has another value
+        for episode in episodes:
+            seen = critic.read([episode], 0)
+            values, q = critic.values(seen), critic.q_values(seen[:-1], episode["actions"][:-1])
+            later = values[1:].masked_fill(episode["terminal"][:-1], 0.0)
+            assert (later - values[:-1]).abs().mean() > 0.1
+            expected += (q - (episode["rewards"][:-1] + 0.9 * later)).square().sum().item()
+    found = iql_loss(algorithm.learner, episodes, 1.0, algorithm.args)[1][1].item()
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_only_a_time_limit_is_bootstrapped(env: Any, folder: Path) -> None:
     algorithm = made("iql", env, folder)
     recorded = Dataset.open(folder).read(0)
