@@ -421,6 +421,19 @@ def test_an_oracle_read_out_learns_what_the_memory_holds() -> None:
         assert readout(y, oracle)[1].mean() > 0.9 > first
 
 
+def test_an_oracle_of_several_classes_is_told_where_all_are_right() -> None:
+    oracle = torch.tensor([[0, 1], [0, 0], [1, 0]])
+    readout = OracleReadout(1, oracle, 2)
+    with torch.no_grad():
+        readout.linear.weight.zero_()
+        readout.linear.bias.copy_(
+            torch.tensor([9.0, 0.0, 0.0, 9.0])
+        )  # class 0, then class 1, whatever the memory holds
+    loss, right = readout(torch.zeros(3, 1), oracle)
+    assert right.tolist() == [1.0, 0.0, 0.0]
+    assert loss.tolist() == pytest.approx([0.0, 4.5, 9.0], abs=1e-3), "the mean over the parts"
+
+
 def test_a_read_out_tells_which_targets_were_touched(small_env: Any) -> None:
     algorithm = learner(small_env, counted_weight=1.0)
     episodes = episodes_of(small_env, [6, 8])

@@ -122,6 +122,13 @@ def test_noise_belongs_to_a_seed() -> None:
     assert not draw_noise(7, 0.0, 5, 8)[1].any()
 
 
+def test_episodes_of_a_split_have_its_seeds(tmp_path: Path) -> None:
+    assert collect_into(tmp_path / "new", "--split", "test", "--start", "3", "--policy", "random", episodes=1) == 0
+    dataset = Dataset.open(tmp_path / "new")
+    assert dataset.info.split == "test"
+    assert [row["seed"] for row in dataset.rows()] == [SPLITS["test"] + 3]
+
+
 def test_seeds_of_datasets_and_evaluations_share_none() -> None:
     splits = [split_seeds(split) for split in SPLITS]
     evaluations = [
@@ -210,7 +217,11 @@ def test_only_success(tmp_path: Path) -> None:
         manifests.append({**dataset.manifest, "command": ""} if dataset.manifest else {})
         assert all(row["success"] for row in dataset.rows())
         assert [episode.index for episode in dataset.episodes()] == [0, 1]
-        assert len((folder / "Lines" / "episodes.jsonl").read_text().splitlines()) == 2
+        lines = [json.loads(line) for line in (folder / "Lines" / "episodes.jsonl").read_text().splitlines()]
+        assert len(lines) == 2
+        assert [(line["index"], line["seed"]) for line in lines] == [
+            (row["index"], row["seed"]) for row in dataset.rows()
+        ]
         left_out = manifests[-1]["left_out"]
         assert left_out
         assert not any(row["success"] for row in left_out)
@@ -323,6 +334,46 @@ def test_check_finds_bad_numbers(copy: Path) -> None:
     ):
         assert any(part in problem for problem in problems), part
     assert all("00000001" in problem for problem in problems)
+
+
+def test_an_episode_is_not_taken_for_another(copy: Path) -> None:
+    dataset = Dataset.open(copy)
+    content = json.loads((copy / MANIFEST).read_text())
+    content["episodes"][2] = {**content["episodes"][1], "index": 2}
+    content["summary"]["steps"] = sum(row["length"] for row in content["episodes"])
+    (copy / MANIFEST).write_text(json.dumps(content))
+    assert list(find_problems(Dataset.open(copy))) == ["two episodes have the same seed"]
+    dataset.path(1).rename(dataset.path(7))
+    with pytest.raises(DataError, match=f"00000007.npz holds the episode with the seed {FIRST + 1}, which has another"):
+        dataset.recorded()
+
+
+def test_an_episode_that_was_cut_is_found(copy: Path) -> None:
+    """By the length that its file tells, and by playing it again."""
+    dataset = Dataset.open(copy)
+    episode = dataset.read(2)
+    length = episode.length - 5
+
+    def cut(arrays: Mapping[str, Any], rows: int) -> dict[str, Any]:
+        return {name: array[:rows] for name, array in arrays.items()}
+
+    groups = {name: cut(getattr(episode, name), length + 1) for name in ("observations", "columns", "states")}
+    groups["step_columns"] = cut(episode.step_columns, length)
+    short = dataclasses.replace(episode, actions=episode.actions[:length], rewards=episode.rewards[:length], **groups)
+    found = {one.name: one for one in replay(dataset.info, short)}
+    assert found.keys() >= {"actions", "rewards", "observations/joints", "columns/phase", "env_states/actors/cube_0"}
+    assert all(one.first_row in (length, length + 1) for one in found.values())
+    path = dataset.path(2)
+    write_episode(path, short)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    facts = json.loads(members["episode.json"])
+    members["episode.json"] = json.dumps({**facts, "length": episode.length}).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(DataError, match=f"holds {length} actions and says that it has {episode.length}"):
+        dataset.read(2)
 
 
 def test_replay(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,16 @@ def test_lerobots_meta_data(tmp_path: Path) -> None:
     assert np.allclose(np.ravel(image["std"]), pixels.std(axis=(0, 1, 2)))
 
 
+def test_each_episode_is_listed_once_however_many_are_written_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mikasa_robo.data.formats.lerobot._EPISODES_AT_ONCE", 2)
+    write_dataset("lerobot-images", tmp_path / "out", "joints", [3, 1, 4, 1, 5])
+    rows = pq.read_table(tmp_path / "out/meta/episodes").to_pylist()
+    assert [row["episode_index"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["length"] for row in rows] == [3, 1, 4, 1, 5]
+
+
 def test_files_are_cut_at_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mikasa_robo.data.formats.lerobot.DATA_MB", 0)
     monkeypatch.setattr("mikasa_robo.data.formats.lerobot_files.FILES_PER_CHUNK", 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from mani_skill.utils.geometry.rotation_conversions import quaternion_apply
 from torch import Tensor
 
 from mikasa_robo.baselines.arguments import ArgumentError
@@ -79,6 +80,18 @@ def test_a_token_tells_where_an_object_is_and_nothing_of_a_hidden_one() -> None:
     turned = objects.clone()
     turned[:, 4:8] *= -1
     assert torch.equal(token_features(turned, tcp), tokens), "q and -q are one rotation"
+
+
+def test_a_token_tells_the_place_on_the_table_and_any_rotation() -> None:
+    objects, tcp = observed(B)["objects"].unflatten(-1, (K, -1)), torch.randn(B, 7)
+    tokens = token_features(objects, tcp)
+    visible = objects[..., :1]
+    assert torch.allclose(tokens[..., 7:10], objects[..., 1:4] / 0.3 * visible, atol=1e-6), "wherever the hand is"
+    quaternion = objects[..., 4:8]
+    for column in range(2):
+        axis = torch.eye(3)[column].expand(B, K, 3)
+        turned = quaternion_apply(quaternion, axis) * visible
+        assert torch.allclose(tokens[..., 10 + 3 * column : 13 + 3 * column], turned, atol=1e-5)
 
 
 @pytest.mark.parametrize("query_sizes", [(), (24,)])

@@ -444,6 +444,19 @@ def test_a_broken_run_neither_replaces_another_nor_is_replaced(runs: Path, tmp_p
     }
 
 
+def test_of_runs_of_one_seed_the_longest_counts(runs: Path, tmp_path: Path) -> None:
+    for name, steps, episodes in (("short", 1000, 100), ("long", 3000, 50), ("long-and-sure", 3000, 100)):
+        shutil.copytree(runs / "seed-1", tmp_path / name)
+        content = final(runs, 1)
+        content["final"] |= {"episodes": episodes}
+        (tmp_path / name / "final_eval.json").write_text(json.dumps(content | {"training_steps": steps}))
+    shutil.copytree(runs / "seed-2", tmp_path / "another")
+    collection = collect([tmp_path])
+    assert sorted(run.path.name for run in collection.runs) == ["another", "long-and-sure"]
+    assert sorted(path.name for path, _ in collection.problems) == ["long", "short"]
+    assert all("is already in" in why and "long-and-sure" in why for _, why in collection.problems)
+
+
 def test_a_folder_that_is_not_utf_8_is_in_the_report(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,20 @@ def test_smooth_noise_is_conditioned_by_hand_and_keeps_its_spread() -> None:
     torch.testing.assert_close(first + log_probs[2], whole, atol=1e-3, rtol=1e-4)
 
 
+def test_after_a_reset_smooth_noise_begins_as_it_does_in_a_new_run() -> None:
+    """So a run that goes on draws what one draws that is resumed where episodes begin."""
+    network = ActorCritic(3, 2, (8,))
+    distribution = network.action_distribution(torch.zeros(4, 3))
+    used, new = (NoiseSource(network, torch.Generator().manual_seed(7), DistContext(), "smooth") for _ in range(2))
+    used.act(distribution, 4)
+    used.reset()
+    used.generator.manual_seed(7)
+    for one, other in zip(used.act(distribution, 4), new.act(distribution, 4), strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+
+
 def test_a_capped_standard_deviation_can_narrow_and_not_widen() -> None:
     head = StdHead(2, 1, -0.5)
     x = torch.zeros(1, 2)

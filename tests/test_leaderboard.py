@@ -55,6 +55,11 @@ def changed(file: Path, change: Callable[[Content], object], signed: bool = Fals
     return sign(content) if signed else content
 
 
+def better_by_less_than_its_error(figures: dict[str, float]) -> None:
+    """As much as the ends of an interval may differ, and a mean may not."""
+    figures["mean"] += 0.1 * figures["standard_error"]
+
+
 def retold(content: Content) -> None:
     """The statistics as they are of the episodes that the file has."""
     results = [Evaluation(2_000_000, **run["episodes"]) for run in content["runs"]]
@@ -93,6 +98,11 @@ def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsy
         (lambda c: c.update(format="other"), "its format is 'other'"),
         (lambda c: c.update(protocol="paper"), "protocol paper takes 3 runs"),
         (lambda c: c["summary"]["return"].update(mean=math.nan), "its summary has return nan, and its episodes have"),
+        (lambda c: better_by_less_than_its_error(c["summary"]["return"]), "its summary has return "),
+        (
+            lambda c: c["runs"][0]["episodes"].update(success_at_end=[True] + [False] * (EPISODES - 1)),
+            r"runs\[0\] has an episode with success_at_end and without success_once",
+        ),
         (lambda c: c["runs"][0]["summary"].update(length=math.nan), r"runs\[0\]: its summary has length nan, and"),
         (lambda c: c["summary"]["return"].update(low=0.9), "its summary has return low 0.9, and its episodes have"),
         (lambda c: c["summary"]["return"].update(high=None), "its summary has return high None, and its episodes"),
@@ -154,6 +164,21 @@ def test_results_that_were_made_up_are_found_by_playing_again(
         assert message in capsys.readouterr().err
     assert main(["check", str(tmp_path / "none.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_single_episode_that_was_made_up_is_found(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def better(content: Content) -> None:
+        content["runs"][0]["episodes"]["returns"][3] += 1
+        retold(content)
+
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps(changed(file, better, signed=True)))
+    assert main(["check", str(forged), "--episodes", str(EPISODES)]) == 1
+    told = capsys.readouterr().out
+    assert "runs[0], episode 3: returns is" in told
+    assert "; 1 problems" in told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lifelong_helpers import TINY, register_tiny_stream
+from lifelong_helpers import TINY, Played, play_loop, register_tiny_stream
 from sweep_helpers import require_refused
 
 from mikasa_lifelong import command
@@ -129,6 +129,30 @@ def test_a_union_draws_from_its_parts() -> None:
     assert sorted(union.take(rows).draw(np.arange(6), rng)["x"].tolist()) == [0, 2, 100, 100, 200, 203]
     with pytest.raises(LifelongError, match=r"columns of length \{'x': 2, 'y': 3\}"):
         ArrayDataset({"x": np.zeros(2), "y": np.zeros(3)})
+
+
+# ---- the loop
+@pytest.mark.usefixtures("one_torch_thread")
+def test_the_best_checkpoint_of_a_stage_is_what_is_kept(tmp_path: Path) -> None:
+    changes = {"steps": 40, "checkpoints": 5, "episodes": None, "learning_rate": 0.1}
+    best, last = (
+        play_loop(tmp_path / name, "sequential", select=name, **changes).record.array() for name in ("best", "last")
+    )
+    assert any(last[k + 1, -1, k] < last[k + 1, :-1, k].max() for k in range(3)), "or the test shows nothing"
+    for k in range(3):
+        assert best[k + 1, -1, k] == best[k + 1, :-1, k].max()
+        assert last[k + 1, -1, k] == last[k + 1, -2, k]
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before(tmp_path: Path) -> None:
+    losses = Played("sequential").losses
+    told = play_loop(tmp_path / "run", "sequential").record.array("loss")
+    for k in range(3):
+        first, second, third = losses[3 * k : 3 * k + 3]
+        assert np.isnan(told[k + 1, 0, k]), "no step was made yet"
+        assert told[k + 1, 1, k] == pytest.approx((first + second) / 2)
+        assert told[k + 1, 2, k] == pytest.approx(third)
 
 
 # ---- commands

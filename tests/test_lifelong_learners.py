@@ -13,7 +13,7 @@ from torch import Tensor
 from mikasa_lifelong.learners.anchored import EWC, merge_anchors
 from mikasa_lifelong.learners.base import Chance, Setup
 from mikasa_lifelong.learners.registry import LEARNERS
-from mikasa_lifelong.learners.subspace import mix
+from mikasa_lifelong.learners.subspace import Span, mix
 from mikasa_lifelong.nets.model import Model, TensorBatch
 from mikasa_lifelong.stream import ArrayDataset
 
@@ -86,6 +86,20 @@ def test_what_is_kept_and_what_is_trained() -> None:
     sizes = {name: p.learner.sizes() for name, p in (("scn", scn), ("ftn", ftn), ("frz", frz), ("sc1", sc1))}
     one = sizes["sc1"].inference
     assert [sizes[name].inference / one for name in ("scn", "ftn", "frz")] == [2, 2, 1]
+
+
+def test_the_learning_rate_of_each_task_falls_to_zero_and_its_gradient_is_bounded() -> None:
+    learner = Played("sequential", stages=0, steps=5, learning_rate=0.02, max_grad_norm=1e-3).learner
+    for k in range(2):
+        learner.begin(k, learner.setup.data(k))
+        rates = []
+        for _ in range(5):
+            learner.step()
+            rates += [group["lr"] for group in learner.optimizer.param_groups]
+            norms = [torch.linalg.norm(parameter.grad) for parameter in learner.model.parameters()]
+            assert float(torch.stack(norms).norm()) == pytest.approx(1e-3, rel=1e-2), "the loss asks for more"
+        assert rates == pytest.approx([0.02 * (1 + np.cos(np.pi * t / 5)) / 2 for t in range(5)])
+        learner.end()
 
 
 def test_joint_learning_draws_from_all_tasks_in_as_many_steps() -> None:
@@ -229,6 +243,16 @@ def test_a_column_reads_the_earlier_ones_and_leaves_them() -> None:
     assert not torch.equal(pnn.learner.policy(1).outputs(pnn.inputs), pnn.outputs[1][1]), "it reads column 1"
 
 
+def test_dropout_is_in_the_newest_column_only() -> None:
+    learner = Played("pnn", stages=2, dropout=0.5).learner
+    batch, noise = learner.draw(), learner.setup.chance.torch("dropout", 1, 0)
+    with torch.no_grad():
+        plain = learner.outputs(batch, 1)
+        assert not torch.equal(learner.outputs(batch, 1, noise), plain)
+        learner.columns[1].trunk.dropout = 0.0
+        assert torch.equal(learner.outputs(batch, 1, noise), plain), "what it reads of the first column is whole"
+
+
 def test_a_subspace_keeps_an_anchor_only_where_it_pays() -> None:
     strict = Played("hispo", threshold=1.0)
     assert len(strict.learner.spans[0].anchors) == 1
@@ -255,6 +279,13 @@ def test_anchors_that_point_the_same_way_cost() -> None:
         loss = hispo.learner.loss(hispo.learner.draw(), hispo.setup.chance.torch("dropout", 1, 0))
         costs.append(loss.item())
     assert costs[1] - costs[0] == pytest.approx(0.5, abs=1e-4), "at the start the new anchor equals the old one"
+
+
+def test_the_likeness_of_anchors_is_a_mean_over_pairs() -> None:
+    span = Span({"w": torch.tensor([1.0, 0.0])})
+    assert float(span.likeness()) == 0, "one anchor is like no other"
+    span.anchors += [{"w": torch.tensor([0.0, 2.0])}, {"w": torch.tensor([3.0, 3.0])}]
+    assert float(span.likeness()) == pytest.approx((0.5 + 0.5) / 3), "of three pairs; that of the old ones is constant"
 
 
 def test_every_learner_takes_its_own_options_and_no_others() -> None:

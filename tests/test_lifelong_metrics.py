@@ -166,6 +166,8 @@ def test_intervals_and_differences() -> None:
     assert not differs([0.1, 0.9, 0.5], [0.2, 0.8, 0.55])
     assert not differs([0.1], [0.9])
     assert differs([0.1, 0.1], [0.9, 0.9])
+    steady, unsteady = [0.5, 0.52, 0.51, 0.49, 0.5, 0.51, 0.5, 0.49, 0.51, 0.5], [0.4, 0.52, 0.3]
+    assert not differs(steady, unsteady), "three values that spread tell little, however steady the others are"
 
 
 def test_radar_and_curves_show_what_was_measured() -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -22,7 +23,7 @@ from mikasa_lifelong.nav.demonstrator import demonstrate
 from mikasa_lifelong.nav.game import STATE, NavGame
 from mikasa_lifelong.nav.kinematics import MAX_TURN
 from mikasa_lifelong.nav.mazes import MAZES
-from mikasa_lifelong.nav.task import CrossMaze, Steps, env_actions, policy_inputs
+from mikasa_lifelong.nav.task import EVALUATION_SEED, CrossMaze, Steps, env_actions, policy_inputs
 from mikasa_lifelong.nets.goals import NEAR, Flat, Hierarchical
 from mikasa_lifelong.nets.heads import KeysTurn
 from mikasa_lifelong.nets.model import to_tensors
@@ -103,6 +104,25 @@ def test_an_evaluation_plays_the_maze() -> None:
     assert base.evaluate(Straight(), 30) == open_way, "episodes are always the same"
     assert base.evaluate(Idle(), 5).successes == 0
     assert base.evaluate(Idle(), None).trials == 100
+
+
+def test_an_evaluation_has_episodes_of_its_own() -> None:
+    class Looks(Idle):
+        """Keeps what it saw first."""
+
+        def act(self, obs: Batch) -> Any:
+            self.first = getattr(self, "first", obs)
+            return super().act(obs)
+
+    task, policy = CrossMaze("SimpleTownOXO", **TOWN), Looks()
+    task.evaluate(policy, 4)
+    for j in range(4):
+        obs, _ = gym.make("SimpleTownOXO-v0").reset(seed=EVALUATION_SEED + j)
+        for name in ("position", "goal"):
+            np.testing.assert_array_equal(policy.first[name][j], obs[STATE[name]])
+    shown = demonstrate("SimpleTownOXO", 6, seed=0)
+    begins = shown.obs[np.cumsum([0, *shown.lengths[:-1]])][:, STATE["position"]]
+    assert not (policy.first["position"][:, None] == begins).all(axis=2).any(), "nobody has shown them"
 
 
 def test_goals_are_places_that_the_episode_comes_to(steps: Steps) -> None:

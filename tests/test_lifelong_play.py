@@ -59,6 +59,16 @@ def test_play_prints_the_score_after_the_own_stage_and_the_last(
     assert "of 10" in untrained
 
 
+def test_a_task_is_played_with_the_network_that_was_kept_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    R = play_loop(tmp_path / "run", "ftn", steps=20).record.array()
+    assert R[3, -1, 0] == R[1, -1, 0] != R[3, -1, 1]
+    for task in (1, 2):
+        assert command.main(["play", "--run", str(tmp_path / "run"), "--task", str(task), "--stages", "3"]) == 0
+        assert f"after stage 3, digits-45: {R[3, -1, task - 1]:.1%} of 20" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

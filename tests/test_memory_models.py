@@ -207,6 +207,87 @@ def test_what_is_remembered_after_how_long(name: str) -> None:
     assert differs == [t < reach for t in range(30)]
 
 
+@every_model
+def test_the_order_of_what_was_seen_counts(name: str) -> None:
+    """With one layer, because the second of a causal transformer tells the order without positions, too."""
+    options: dict[str, Any] = {"transformer": {"layers": 1}, "gtrxl": {"layers": 1}, "shm": {"memory_size": 32}}
+    memory = make(name, **options.get(name, {}))
+    x, starts = torch.randn(4, 1, 5), torch.zeros(4, 1, dtype=torch.bool)
+    last, swapped = (
+        memory.forward_sequence(each, memory.initial_state(1), starts)[0][-1] for each in (x, x[[1, 0, 2, 3]])
+    )
+    assert torch.allclose(last, swapped, atol=1e-4) == (name == "none")
+
+
+# ---------------------------------------------------------------------- the papers' formulas
+@torch.no_grad()
+def test_mingru_is_that_of_the_paper() -> None:
+    memory: Any = make("mingru", layers=1)
+    x, before = torch.randn(3, 5), torch.rand(3, 1, 16)
+    y, after = memory.step(x, {"hidden": before}, torch.zeros(3, dtype=torch.bool))
+    embedded = memory.embed(x)
+    z, content = memory.gates[0](memory.norms[0](embedded)).chunk(2, dim=-1)
+    new = torch.where(content >= 0, content + 0.5, content.sigmoid())  # g of appendix B
+    hidden = (1 - z.sigmoid()) * before[:, 0] + z.sigmoid() * new
+    torch.testing.assert_close(after["hidden"][:, 0], hidden, **CLOSE)
+    torch.testing.assert_close(y, memory.final(embedded + memory.outputs[0](hidden)), **CLOSE)
+
+
+@torch.no_grad()
+def test_ffm_is_that_of_the_paper() -> None:
+    memory: Any = make("ffm", memory_size=3, context_size=2, max_period=50)
+    x = torch.randn(2, 5)
+    before = {"real": torch.randn(2, 3, 2), "imaginary": torch.randn(2, 3, 2)}
+    y, after = memory.step(x, before, torch.zeros(2, dtype=torch.bool))
+    value, gate = memory.read_in(x).chunk(2, dim=-1)
+    turn = torch.exp(torch.complex(-memory.decay.abs()[:, None].expand(3, 2), memory.frequency.expand(3, 2)))
+    traces = turn * torch.complex(before["real"], before["imaginary"]) + (value * gate.sigmoid())[..., None]
+    torch.testing.assert_close(torch.complex(after["real"], after["imaginary"]), traces, **CLOSE)
+    z = memory.norm(memory.read_out(torch.cat([traces.real, traces.imag], dim=-1).flatten(-2)))
+    skip, passed = memory.skip(x).chunk(2, dim=-1)
+    torch.testing.assert_close(y, z * passed.sigmoid() + skip * (1 - passed.sigmoid()), **CLOSE)
+    assert float(turn.abs().max()) ** 50 == pytest.approx(0.01, rel=1e-3), "what is left after the longest period"
+
+
+@torch.no_grad()
+def test_shm_is_that_of_the_paper() -> None:
+    memory: Any = make("shm")
+    x, before = torch.randn(2, 5), torch.randn(2, 6, 6)
+    state = {"matrix": before, "age": torch.tensor([3, 8])}
+    y, after = memory.step(x, state, torch.zeros(2, dtype=torch.bool))
+    projected = memory.project(memory.norm(x))
+    key, query, value, calibration = projected[:, :-1].chunk(4, dim=-1)
+    key, query = (part.relu() / (part.relu().sum(dim=-1, keepdim=True) + 1e-5) for part in (key, query))
+    for i, age in enumerate((3, 8)):
+        calibrate = 1 + torch.outer(memory.theta[memory.order[age]], calibration[i]).tanh()
+        matrix = calibrate * before[i] + projected[i, -1].sigmoid() * torch.outer(value[i], key[i])
+        torch.testing.assert_close(after["matrix"][i], matrix, **CLOSE)
+        read = matrix @ query[i] + memory.skip(memory.norm(x[i]))
+        torch.testing.assert_close(y[i], memory.output(read), **CLOSE)
+
+
+@torch.no_grad()
+def test_gates_of_gtrxl_start_near_the_identity() -> None:
+    x, starts = torch.randn(9, 2, 5), torch.zeros(9, 2, dtype=torch.bool)
+    shut: Any = make("gtrxl", gate_bias=40.0)
+    y, _ = shut.forward_sequence(x, shut.initial_state(2), starts)
+    torch.testing.assert_close(y, shut.final(shut.embed(x)), **CLOSE)
+    usual: Any = make("gtrxl")
+    moved = usual.forward_sequence(x, usual.initial_state(2), starts)[0] - usual.final(usual.embed(x))
+    assert 0.01 < float(moved.abs().mean()) < 0.3
+
+
+@torch.no_grad()
+def test_lru_forgets_as_its_radii_say() -> None:
+    memory: Any = make_memory("lru", 5, hidden_size=256, min_radius=0.9, max_radius=0.99, max_phase=0.5)
+    for block in memory.blocks:
+        radius = (-block.log_nu.exp()).exp()
+        assert 0.9 <= float(radius.min()) < 0.91
+        assert 0.98 < float(radius.max()) <= 0.99
+        torch.testing.assert_close(block.log_gamma.exp(), (1 - radius.square()).sqrt(), **CLOSE)
+        assert float(block.log_theta.exp().max()) <= 0.5
+
+
 # ---------------------------------------------------------------------- parts
 def test_scans_are_the_recurrence() -> None:
     for steps in (1, 2, 3, 8, 13):

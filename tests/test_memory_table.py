@@ -15,7 +15,7 @@ from benchmarks.memory_table import draw, in_words, main
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
-from mikasa_robo.tools.sweep_rows import Row, delay_of, read_csv, read_run, write_csv
+from mikasa_robo.tools.sweep_rows import Row, delay_of, gather, read_csv, read_run, write_csv
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -334,6 +334,19 @@ def test_steps_are_counted_where_they_are_played(algorithm: str, steps: int, tmp
     result["args"]["dataset"] = "data"
     (run_dir / "final_eval.json").write_text(json.dumps(result))
     assert read_run(read_plan(sweep).runs[0], run_dir).env_steps == steps
+
+
+def test_a_run_is_gathered_once_and_with_what_it_has_come_to(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(SWEEP.format(out=tmp_path / "runs", tasks='["RememberColor3-v0"]'))
+    plan = read_plan(sweep)
+    for seed in (1, 2):
+        finish(tmp_path / "runs" / f"RememberColor3-v0__gru__{seed}", "RememberColor3-v0", "gru", seed, 0.5)
+    known = [replace(ROW, variant="other"), replace(ROW, seed=2), replace(ROW, variant="none")]
+    rows = gather(plan, known)
+    assert [row.key[1:] for row in rows] == [("gru", 1), ("gru", 2), ("none", 1), ("other", 1)]
+    assert rows[1:] == [known[1], known[2], known[0]], "what is known is not read again"
+    assert (rows[0].gradient_steps, rows[0].successes, rows[0].score) == (1900, 50, 0.5)
 
 
 def test_a_result_that_lacks_something_is_named(tmp_path: Path) -> None:

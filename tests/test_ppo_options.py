@@ -22,6 +22,7 @@ from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.env_wrappers import PotentialShaping, ShowStateToCritic
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs, adapt_learning_rate, apply_gradients, part_loss, value_loss
+from mikasa_robo.baselines.ppo_arguments import PPOMemoryArgs
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
@@ -343,6 +344,23 @@ def test_a_policy_older_than_an_option_of_its_network_can_be_gone_on_with(imitat
     deep = TokenPolicy.from_dict({**payload["network"], "query_sizes": [8]})
     with pytest.raises(ArgumentError, match=r"has query_sizes \[\], and this run \[8\]"):
         start_from(deep, args, old, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kept"), [("bc", False), ("dagger", False), ("iql", False), ("ppo", True), ("sac", True)]
+)
+def test_a_critic_and_noise_that_were_never_trained_are_not_gone_on_with(
+    algorithm: str, kept: bool, imitated: Path, tmp_path: Path
+) -> None:
+    payload = {**read_policy(imitated), "algorithm": algorithm}
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, payload)
+    args = PPOMemoryArgs(network="tokens", memory="gru", memory_size=16, token_size=16, head_sizes=(16,))
+    network = TokenPolicy.from_dict(payload["network"])
+    start_from(network, args, path, torch.device("cpu"))
+    same = {name: torch.equal(value, payload["state_dict"][name]) for name, value in network.state_dict().items()}
+    assert same["critic.0.weight"] == same["log_std"] == kept
+    assert all(same[name] for name in same if not name.startswith(("critic", "log_std", "value_scale")))
 
 
 @pytest.mark.slow

@@ -99,6 +99,21 @@ def test_the_read_out_learns_with_the_memory_and_leaves_the_actor_to_ppo(env: An
     assert not {"loss/oracle", "loss/oracle_told"} & without.update(played(env, without)).keys()
 
 
+def test_what_a_step_adds_to_the_loss_does_not_depend_on_how_many_are_known(env: Any) -> None:
+    teacher = learner(env).teacher
+    torch.manual_seed(0)
+    y, oracle = torch.randn(4, 3, 16), torch.randint(3, (4, 3, 1))
+    known = torch.zeros(4, 3, dtype=torch.bool)
+    known[1:, :2] = True
+    errors = teacher.readout(y[known], oracle[known])[0]
+    loss, figures = teacher.loss(y, oracle, known, count=24)
+    assert loss.item() == pytest.approx(0.5 * errors.sum().item() / 24)
+    assert figures[2].item() == 6 / 24
+    assert teacher.describe(figures[None])["loss/oracle"] == pytest.approx(errors.mean().item())
+    parts = [teacher.loss(y[:, i : i + 1], oracle[:, i : i + 1], known[:, i : i + 1], 24)[0] for i in range(3)]
+    assert sum(parts).item() == pytest.approx(loss.item()), "as a minibatch is computed in parts"
+
+
 def test_while_the_critic_warms_up_the_read_out_learns_and_the_memory_stays(env: Any) -> None:
     """The read-out is new at a warm start: the gradients of one that knows nothing would spoil the memory."""
     algorithm = learner(env, value_warmup_steps=500, total_timesteps=1000)

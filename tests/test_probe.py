@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from probe_policies import PosturePolicy, SkilledPolicy
@@ -28,9 +29,9 @@ from mikasa_robo.tools import cli
 from mikasa_robo.tools.probe import PROBE_FORMAT, Subject, _swap_time, describe, probe
 from mikasa_robo.tools.probe_cues import CueRule, cue_parts, find_cue_rule
 from mikasa_robo.tools.probe_figure import draw
-from mikasa_robo.tools.probe_play import Player, batches, freeze_at, play_all, reset_at
-from mikasa_robo.tools.probe_readout import Recorder, accuracy, r_squared
-from mikasa_robo.tools.probe_swap import MEMORY, NEITHER, SIGHT, JudgedEnv, Swapped, match, swap
+from mikasa_robo.tools.probe_play import Batch, Player, batches, freeze_at, play_all, reset_at
+from mikasa_robo.tools.probe_readout import Recorder, _summary, accuracy, r_squared
+from mikasa_robo.tools.probe_swap import ACTED, MEMORY, NEITHER, NEVER, SIGHT, JudgedEnv, Swapped, match, swap
 
 TASK, N = "RememberColor3-v0", 20
 CUE_END, RESPONSE = 5, 10
@@ -367,6 +368,58 @@ def test_judging_by_another_cue_changes_nothing(env: Any) -> None:
     assert not {"update_state", "outcome"} & set(vars(task))
 
 
+def test_who_has_acted_takes_no_part_in_a_swap(env: Any) -> None:
+    env.reset(seed=0)
+    usual = find_cue_rule(env.unwrapped)
+
+    class Early(type(usual)):  # type: ignore[misc]
+        """As if the first five had touched something before their states are exchanged."""
+
+        def acted(self, s: Any) -> torch.Tensor:
+            return torch.arange(N) < 5
+
+    result = swap(env, SkilledPolicy(env), batches(env, N, 100), Early(), 7)
+    assert {i for i, why in result.skipped.items() if why == ACTED} == set(range(5))
+    assert result.partner.keys() == result.followed.keys()
+    assert not {*result.partner.keys(), *result.partner.values()} & set(range(5)), "nor is their state given away"
+    assert len(result.followed) + len(result.skipped) == N
+
+
+def test_an_episode_is_judged_by_its_first_success() -> None:
+    class Toy(gym.Env[Any, Any]):
+        """Episodes whose success at each step (T, N) is all that their state tells."""
+
+        t = 0
+
+        def update_state(self, s: torch.Tensor, data: Any, touching: torch.Tensor) -> None: ...
+
+        def outcome(self, s: torch.Tensor, data: Any) -> dict[str, torch.Tensor]:
+            return {"success": s[self.t], "fail": torch.zeros(3, dtype=torch.bool)}
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.t = 0
+            return None, {}
+
+        def step(self, action: Any) -> Any:
+            self.outcome(torch.zeros(5, 3, dtype=torch.bool), None)
+            self.t += 1
+            return None, torch.zeros(3), torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool), {}
+
+    def succeeds(*steps: tuple[int, ...]) -> torch.Tensor:
+        flags = torch.zeros(5, 3, dtype=torch.bool)
+        for i, each in enumerate(steps):
+            flags[[t - 1 for t in each], i] = True
+        return flags
+
+    judged = JudgedEnv(Toy())
+    judged.reset()
+    own, other = succeeds((1, 4), (3,), ()), succeeds((2, 3), (1, 5), (2,))
+    judged.judge([own, other], torch.tensor([True, True, False]))
+    over = [judged.step(None)[2].tolist() for _ in range(5)]
+    assert judged.success_step.tolist() == [[1, 3, NEVER], [2, 1, NEVER]]
+    assert over == [[t >= 2, t >= 3, True] for t in range(1, 6)], "it goes on until it is over by both"
+
+
 def test_every_row_that_can_have_a_column_gets_its_own() -> None:
     allowed = torch.tensor([[0, 1, 1, 0], [0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
     for seed in range(5):
@@ -391,6 +444,38 @@ def test_read_outs_of_known_states() -> None:
     assert r_squared(place @ torch.randn(3, 30, generator=generator) + 0.01 * noise, place) > 0.95
     assert r_squared(noise, place) < 0.3
     assert r_squared(place, torch.ones(80, 1)) == 0.0
+
+
+def test_a_cue_is_written_once_it_is_known_better_than_the_most_frequent_one() -> None:
+    def rows(*states: float, **facts: float) -> list[dict[str, float]]:
+        return [{"t": 5 * i, "state": state, "shuffled": 0.3, **facts} for i, state in enumerate(states)]
+
+    assert _summary(rows(0.6, 0.62, 0.58, majority=0.6)) == {"written_at": None, "best": 0.62, "last": 0.58}
+    # nine tenths of the way from 0.6 to 1
+    assert _summary(rows(0.6, 0.95, 1.0, 0.9, majority=0.6)) == {"written_at": 10, "best": 1.0, "last": 0.9}
+    assert _summary(rows(0.3, 0.95, 1.0))["written_at"] == 5, "of numbers there is no most frequent one"
+
+
+def test_only_episodes_that_run_and_count_are_read(env: Any) -> None:
+    obs, _ = env.reset(seed=0)
+    recorder = Recorder(env.unwrapped, [4])
+    running = torch.ones(N, dtype=torch.bool)
+    running[1] = False
+    state = torch.arange(N, dtype=torch.float32)[:, None]
+    for batch in (Batch(0, [*range(N)], N), Batch(N, [*range(N)], 3)):
+        recorder.running(batch, running)
+        recorder(4, obs, state)
+    rows = recorder.at(4)
+    assert rows["state"][:, 0].tolist() == [0, *range(2, N), 0, 2]
+    assert {len(value) for value in rows.values()} == {N + 1}
+
+
+def test_episodes_are_played_once_each(env: Any) -> None:
+    plan = batches(env, 2 * N + 3, 1000)
+    assert [batch.first for batch in plan] == [0, N, 2 * N]
+    assert [seed for batch in plan for seed in batch.seeds[: batch.keep]] == [*range(1000, 1000 + 2 * N + 3)]
+    played = play_all(env, lambda: Player(SkilledPolicy(env)), plan[-1:])
+    assert len(played.success) == len(played.lengths) == 3, "the others fill the batch"
 
 
 def test_reset_and_freeze_change_the_state_at_their_step(env: Any) -> None:
