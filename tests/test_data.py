@@ -357,7 +357,9 @@ def test_an_episode_that_was_cut_is_found(copy: Path) -> None:
     def cut(arrays: Mapping[str, Any], rows: int) -> dict[str, Any]:
         return {name: array[:rows] for name, array in arrays.items()}
 
-    groups = {name: cut(getattr(episode, name), length + 1) for name in ("observations", "columns", "states")}
+    groups: dict[str, Any] = {
+        name: cut(getattr(episode, name), length + 1) for name in ("observations", "columns", "states")
+    }
     groups["step_columns"] = cut(episode.step_columns, length)
     short = dataclasses.replace(episode, actions=episode.actions[:length], rewards=episode.rewards[:length], **groups)
     found = {one.name: one for one in replay(dataset.info, short)}
