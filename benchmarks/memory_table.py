@@ -290,7 +290,8 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
             memories = []
         axes.set(xlabel="success τ", ylabel=f"share of runs above τ, {len(shared)} tasks", ylim=(-0.03, 1.03))
     if memories:
-        axes.legend(fontsize=8)
+        # beside the curves, which fill the figure
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
         figure.tight_layout()
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
