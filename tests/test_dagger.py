@@ -426,9 +426,8 @@ def test_an_oracle_of_several_classes_is_told_where_all_are_right() -> None:
     readout = OracleReadout(1, oracle, 2)
     with torch.no_grad():
         readout.linear.weight.zero_()
-        readout.linear.bias.copy_(
-            torch.tensor([9.0, 0.0, 0.0, 9.0])
-        )  # class 0, then class 1, whatever the memory holds
+        # class 0, then class 1, whatever the memory holds
+        readout.linear.bias.copy_(torch.tensor([9.0, 0.0, 0.0, 9.0]))
     loss, right = readout(torch.zeros(3, 1), oracle)
     assert right.tolist() == [1.0, 0.0, 0.0]
     assert loss.tolist() == pytest.approx([0.0, 4.5, 9.0], abs=1e-3), "the mean over the parts"

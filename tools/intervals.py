@@ -63,7 +63,7 @@ def aggregate(scores: Scores) -> tuple[Estimate, Estimate]:
         raise ValueError(
             f"aggregate: scores of shape {scores.shape} hold {len(scores)} runs; give at least 2 of each task"
         )
-    mean, iqm = _estimate(scores)
+    mean, iqm = _estimate(scores, _mean_and_iqm)
     return mean, iqm
 
 
@@ -73,7 +73,7 @@ def _mean_and_iqm(sample: Scores) -> Scores:
     return np.array([metrics.aggregate_mean(sample), metrics.aggregate_iqm(sample)])
 
 
-def _estimate(scores: Scores, figures: Callable[[Scores], Scores] = _mean_and_iqm) -> list[Estimate]:
+def _estimate(scores: Scores, figures: Callable[[Scores], Scores]) -> list[Estimate]:
     require_modules("report", "rliable")
     from rliable import library
 
