@@ -303,6 +303,8 @@ class CommonArgs:
     """What ends a training episode at its success; algorithms that have this option show it."""
     potential_shaping: tyro.conf.Suppress[bool] = False
     """Whether the dense reward pays for changes; algorithms that have this option show it."""
+    curriculum_share: tyro.conf.Suppress[float] = 1.0
+    """When --train-env-kwargs end; algorithms that have this option show it."""
     env_module: tyro.conf.Suppress[str | None] = None
     """Module that --env-id named."""
     algorithm_module: tyro.conf.Suppress[str | None] = None

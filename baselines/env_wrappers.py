@@ -271,6 +271,10 @@ class StaggeredEpisodes:
     """
 
     def __init__(self, env: Any, groups: int, horizon: int, dist: DistContext | None = None) -> None:
+        self.replace(env, groups, horizon, dist)
+
+    def replace(self, env: Any, groups: int, horizon: int, dist: DistContext | None = None) -> None:
+        """Play in other environments from now on; they have to be reset. Arguments as for the class."""
         dist = dist or DistContext()
         self.env = env
         n, total = env.num_envs, env.num_envs * dist.size

@@ -43,12 +43,18 @@ class OracleTeacher(nn.Module):
             raise ArgumentError(f"{option} is for the robot tasks of `mikasa list`; leave it out")
         if not hasattr(network, "forward_memory"):
             raise ArgumentError(f"--network {args.network_name} does not take {option}; leave one of them out")
-        self.task: MemoryEnv[Any] = task
+        self._env = setup.env
         self.weight, self.max_grad_norm = args.oracle_weight, args.max_grad_norm
         oracle = task.get_info()["oracle_info"]
         self.readout = OracleReadout(network.memory.output_size, oracle, len(task.objects)).to(setup.device)
         self.optimizer = torch.optim.Adam(self.readout.parameters(), lr=args.learning_rate)
         self.network = network
+
+    @property
+    def task(self) -> MemoryEnv[Any]:
+        """The training environments, which are others when a curriculum ends."""
+        task: MemoryEnv[Any] = self._env.unwrapped
+        return task
 
     @property
     def device(self) -> torch.device:

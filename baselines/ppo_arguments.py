@@ -91,9 +91,18 @@ class PPOArgs(CommonArgs):
     """With --init-from: begin with the noise of --init-log-std. Otherwise that of the policy goes on if PPO has trained it,
     and --init-log-std has no effect."""
 
+    curriculum_share: float = 1.0
+    """Share of --total-timesteps in which training has --train-env-kwargs. After it training plays the task itself, as
+    evaluations do, in new episodes. With 1 training never does."""
+
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
+        require(self, "curriculum_share", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
+        if self.curriculum_share < 1.0 and not self.train_env_kwargs:
+            raise ArgumentError(
+                f"--curriculum-share {self.curriculum_share:g} needs a curriculum; add --train-env-kwargs, or leave it out"
+            )
         if self.success_worth is not None:
             require(
                 self,

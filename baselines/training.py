@@ -26,21 +26,14 @@ from mikasa_suite import finish_first
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
 from .distributed import DistContext
-from .env_wrappers import (
-    ContinueAfterSuccess,
-    EndAtSuccess,
-    GymnasiumVectorEnv,
-    PotentialShaping,
-    ShowStateToCritic,
-    StaggeredEpisodes,
-)
-from .environments import UNKNOWN_HORIZON, EnvFactory, reset_with
-from .evaluation import Evaluation, EvaluationPlan, evaluate, film, find_horizon, plan_evaluations, torch_threads
+from .environments import EnvFactory, reset_with
+from .evaluation import Evaluation, EvaluationPlan, evaluate, film, plan_evaluations, torch_threads
 from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .protocol import Algorithm, Setup
 from .registry import RegistryError, get_algorithm
 from .spaces import Obs
+from .training_envs import TrainingEnvs, require_same_spaces
 from .warm_start import start_from
 
 __all__ = ["saved_run", "train"]
@@ -108,8 +101,6 @@ def _train(
     until_written: contextlib.ExitStack,
 ) -> dict[str, Any]:
     """`train`; ``until_written`` holds the lock until the last file of the run is written."""
-    from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
-
     saved = None if args.resume is None else saved_run(args.resume, args.algorithm)
     run_dir = args.default_run_dir() if args.resume is None else args.resume
     if saved is None and dist.is_main:
@@ -117,37 +108,24 @@ def _train(
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
-            raw_env = stack.enter_context(contextlib.closing(train_env_factory(args.num_envs, None)))
-            horizon = find_horizon(raw_env)
-            plan = plan_evaluations(args, horizon)
+            step = 0 if saved is None else saved["step"]
+            envs = TrainingEnvs(args, env_factory, train_env_factory, dist, step)
+            stack.callback(envs.close)
+            plan = plan_evaluations(args, envs.horizon)
             eval_env = None
             if dist.is_main:
                 eval_env = stack.enter_context(contextlib.closing(env_factory(plan.num_envs, None)))
                 if args.train_env_kwargs:
-                    _require_same_spaces(args, raw_env, eval_env)
+                    require_same_spaces(args, envs.raw, eval_env)
+            envs.wrap()
         except ArgumentError:
             raise
         except (RuntimeError, ValueError, gym.error.Error) as error:
             own = f" with --train-env-kwargs {' '.join(args.train_env_kwargs)}" if args.train_env_kwargs else ""
             raise ArgumentError(f"cannot make --env-id {args.env_id}{own}: {error}") from error
-        env: Any = raw_env
-        if not isinstance(raw_env, GymnasiumVectorEnv):
-            wrapped = _until_success(raw_env, args)
-            if args.critic_obs is not None:
-                wrapped = _show_state(wrapped, args)
-            env = ManiSkillVectorEnv(wrapped, record_metrics=True)
-        elif args.critic_obs is not None:
-            raise ArgumentError(f"--critic-obs {args.critic_obs} is for the robot tasks of `mikasa list`; leave it out")
-        elif args.success_worth is not None:
-            raise ArgumentError(
-                f"--success-worth {args.success_worth:g} is for robot tasks, and {args.env_id} is not one; leave it out"
-            )
-        # Environments can be spread over an episode only where its length is known.
-        groups = args.stagger_groups if horizon < UNKNOWN_HORIZON else 1
-        env = StaggeredEpisodes(env, groups, horizon, dist)
         # The simulator has its own threads; torch's would only take cores away from them.
         stack.enter_context(torch_threads(1))
-        run = _Run(args, env, eval_env, plan, run_dir, dist, start)
+        run = _Run(args, envs, eval_env, plan, run_dir, dist, start)
         if saved is not None:
             try:
                 run.restore(saved)
@@ -163,12 +141,15 @@ def _train(
                 claim_run_dir(run_dir)
                 until_written.enter_context(sole_writer(run_dir))
             log.info("run folder: %s", run_dir)
-            if args.exact_resume and 0 < args.checkpoint_every < EXACT_EPISODES * horizon * args.num_envs * dist.size:
+            if (
+                args.exact_resume
+                and 0 < args.checkpoint_every < EXACT_EPISODES * envs.horizon * args.num_envs * dist.size
+            ):
                 log.warning(
                     "--exact-resume breaks off all episodes each %d steps, of which one episode in each environment takes "
                     "%d; use a larger --checkpoint-every",
                     max(args.checkpoint_every, args.batch_size),
-                    horizon * args.num_envs * dist.size,
+                    envs.horizon * args.num_envs * dist.size,
                 )
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
             run.logger = RunLogger(run_dir, args.to_dict(), wandb, None if saved is None else saved["step"])
@@ -200,31 +181,6 @@ def _train(
     return result
 
 
-def _until_success(env: Any, args: CommonArgs) -> Any:
-    """A robot task whose training episodes end, or go on, at a success as the arguments say."""
-    if args.potential_shaping:
-        gamma: float = args.gamma  # type: ignore[attr-defined]  # of the algorithms that have this option
-        assert args.success_worth is not None  # `PPOArgs.check`
-        try:
-            return PotentialShaping(env, gamma, args.success_worth)
-        except ValueError as error:
-            raise ArgumentError(str(error)) from None
-    if args.success_worth is not None:
-        return EndAtSuccess(env, args.success_worth)
-    return ContinueAfterSuccess(env) if args.train_to_horizon else env
-
-
-def _require_same_spaces(args: CommonArgs, train_env: Any, eval_env: Any) -> None:
-    """Raise ArgumentError where a policy of the training environments cannot act in those for evaluation."""
-    for name in ("single_observation_space", "single_action_space"):
-        ours, theirs = (getattr(env.unwrapped, name) for env in (train_env, eval_env))
-        if ours != theirs:
-            raise ArgumentError(
-                f"--train-env-kwargs {' '.join(args.train_env_kwargs)}: the {name} {ours} of training differs from "
-                f"{theirs} of evaluation; use arguments that leave it as it is, or --env-kwargs for both"
-            )
-
-
 def network_device(args: CommonArgs, env: Any, eval_env: Any) -> torch.device:
     """Where the networks of a run are.
 
@@ -246,16 +202,17 @@ class _Run:
     def __init__(
         self,
         args: CommonArgs,
-        env: StaggeredEpisodes,
+        envs: TrainingEnvs,
         eval_env: Any,
         plan: EvaluationPlan,
         run_dir: Path,
         dist: DistContext,
         start: float,
     ) -> None:
-        self.args, self.env, self.eval_env, self.plan, self.run_dir = args, env, eval_env, plan, run_dir
+        self.args, self.envs, self.eval_env, self.plan, self.run_dir = args, envs, eval_env, plan, run_dir
         self.logger: RunLogger | None = None
         self.dist = dist
+        self.env = env = envs.env
         self.device = network_device(args, env, eval_env)
         if args.compile == "cuda-graphs" and self.device.type != "cuda":
             raise ArgumentError(
@@ -346,11 +303,16 @@ class _Run:
                     shown = {name.rpartition("/")[2]: row[name] for name in PROGRESS_BAR_FIGURES if name in row}
                     bar.update(self.step, shown)
                 over = self.step >= args.total_timesteps
+                anew = not over and self.envs.after(self.step)
+                if anew:
+                    log.info("step %d: training now plays the task itself", self.step)
+                    self.stats.episodes.clear()  # from here on the log tells of the task
                 if self.step >= next_checkpoint or (over and args.checkpoint_every):
                     next_checkpoint = _next_multiple(self.step, args.checkpoint_every)
                     self.save_checkpoint()
-                    if args.exact_resume and not over:
-                        obs = self.start_episodes()
+                    anew = anew or (args.exact_resume and not over)
+                if anew:
+                    obs = self.start_episodes()
             self.save_policy("checkpoint.pt")
         except KeyboardInterrupt:
             self.save_policy("checkpoint.pt")
@@ -450,13 +412,6 @@ def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
     if saved["world_size"] != world_size():
         raise ArgumentError(f"--resume {run_dir} was started by {saved['world_size']} processes, not {world_size()}")
     return saved
-
-
-def _show_state(env: Any, args: CommonArgs) -> ShowStateToCritic:
-    try:
-        return ShowStateToCritic(env)
-    except ValueError as error:
-        raise ArgumentError(f"--env-id {args.env_id}: {error}") from error
 
 
 def _has_compiler() -> bool:

@@ -133,6 +133,20 @@ def test_ppo_mlp_resumes_too(tmp_path: Path) -> None:
     assert (broken / "best.pt").exists()
 
 
+@pytest.mark.parametrize("updates", [7, 14])
+def test_a_run_resumes_on_both_sides_of_the_end_of_a_curriculum(updates: int, tmp_path: Path) -> None:
+    """It ends after update 10, between two checkpoints; the run breaks off before it or after it."""
+    kwargs = ["--env-kwargs", "distractor_steps=10", "--train-env-kwargs", "distractor_steps=2"]
+    argv = [*ARGV, *SIZES["ppo_mlp"], *kwargs, "--curriculum-share", "0.5"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert ppo_mlp.main([*argv, "--run-dir", str(whole)]) == 0
+    lengths = [float(row["train/length"]) for row in rows_of(whole) if row["train/length"]]
+    assert (lengths[0], lengths[-1]) == (32.0, 40.0)
+    break_off(lambda: ppo_mlp.main([*argv, "--run-dir", str(broken)]), ppo_mlp, "update", updates)
+    assert ppo_mlp.main(["--resume", str(broken)]) == 0
+    assert_same_policy(whole, broken)
+
+
 def test_a_better_policy_found_after_the_last_checkpoint_stays_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

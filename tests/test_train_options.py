@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.registry import ALGORITHMS
 from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
+from mikasa_robo.baselines.training_envs import require_same_spaces
 from mikasa_robo.tools import evaluate, report
 from mikasa_robo.tools.plot import read_progress
 
@@ -102,6 +104,42 @@ def test_only_training_has_the_arguments_of_a_curriculum(tmp_path: Path) -> None
     assert json.loads(out.read_text())["summary"]["length"]["mean"] == 3, "a later evaluation does so, too"
 
 
+def test_a_curriculum_ends_and_training_plays_the_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tmp_path / "run"
+    words = ["--env-kwargs", "corridor_length=2", "--train-env-kwargs", "corridor_length=4", "--stagger-groups", "1"]
+    share = [
+        "--total-timesteps",
+        "256",
+        "--curriculum-share",
+        "0.4",
+    ]  # of 8 rollouts the first 4 end at 102.4 or before
+    with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
+        assert train(ppo_mlp, run, *MAZE, *words, *share) == 0
+    assert "step 128: training now plays the task itself" in caplog.text
+    lengths = {float(row["step"]): float(row["train/length"]) for row in read_progress(run) if row["train/length"]}
+    assert {length for step, length in lengths.items() if step <= 128} == {5.0}
+    assert {length for step, length in lengths.items() if step > 128} == {3.0}
+    assert report.main([str(run), "--out", str(tmp_path / "report")]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "ppo-mlp (trained with corridor_length=4 for 40 % of the steps)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train-env-kwargs", "corridor_length=4", "--curriculum-share", "0"], "use a value above 0, at most 1"),
+        (["--train-env-kwargs", "corridor_length=4", "--curriculum-share", "1.5"], "use a value above 0, at most 1"),
+        (["--curriculum-share", "0.5"], "--curriculum-share 0.5 needs a curriculum; add --train-env-kwargs"),
+    ],
+)
+def test_a_share_that_cannot_be_used_is_named(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, *words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -123,8 +161,8 @@ def test_a_curriculum_may_not_change_what_is_observed() -> None:
     made = [SimpleNamespace(single_action_space=1, single_observation_space=size) for size in (3, 4)]
     envs = [SimpleNamespace(unwrapped=env) for env in made]
     with pytest.raises(ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: the single_observation_space"):
-        training._require_same_spaces(args, *envs)
-    training._require_same_spaces(args, envs[0], envs[0])
+        require_same_spaces(args, *envs)
+    require_same_spaces(args, envs[0], envs[0])
     with pytest.raises(
         ArgumentError, match=r"--train-env-kwargs n=4 delay_steps=9: give train\(\) a train_env_factory"
     ):

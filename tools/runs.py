@@ -236,7 +236,9 @@ def _agent(algorithm: Any, args: dict[str, Any]) -> str:
         name = variant
     taught = " ".join(sorted(map(str, args.get("train_env_kwargs") or ())))
     if taught:
-        name += f"{TRAINED_WITH}{taught})"
+        share = args.get("curriculum_share", 1.0)
+        part = f" for {100 * share:g} % of the steps" if isinstance(share, float) and share < 1.0 else ""
+        name += f"{TRAINED_WITH}{taught}{part})"
     if args.get("expert_steps") or (algorithm == "sac" and args.get("dataset")):
         name += f" {WITH_EXPERT}"
     return f"{name} {WARM_START}" if args.get("init_from") else name
