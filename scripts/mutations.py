@@ -373,9 +373,23 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "every-checkpoint-breaks-off-episodes",
         "baselines/training.py",
-        "if args.exact_resume and not over:",
-        "if not over:",
+        "anew = anew or (args.exact_resume and not over)",
+        "anew = anew or not over",
         ("tests/test_train_overhead.py::test_all_but_three_per_cent_of_the_simulated_steps_are_learnt_from",),
+    ),
+    Mutation(
+        "curriculum-begins-again-at-resume",
+        "baselines/training_envs.py",
+        "self.plays_task = self._task_begins(step)",
+        "self.plays_task = self._task_begins(0)",
+        ("tests/test_resume.py::test_a_run_resumes_on_both_sides_of_the_end_of_a_curriculum[14]",),
+    ),
+    Mutation(
+        "easier-episodes-counted-after-a-curriculum",
+        "baselines/training.py",
+        "                    self.stats.episodes.clear()",
+        "                    pass",
+        ("tests/test_train_options.py::test_a_curriculum_ends_and_training_plays_the_task",),
     ),
     Mutation(
         "gradient-of-one-part-only",

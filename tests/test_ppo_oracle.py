@@ -55,6 +55,17 @@ def played(env: Any, algorithm: Any) -> Any:
     return batch
 
 
+def test_the_oracle_is_that_of_the_environments_after_a_curriculum() -> None:
+    tasks = [ManiSkillVectorEnv(mikasa_robo.make_env("RememberColor3-v0", N, obs_mode="objects+joints")) for _ in "ab"]
+    env = StaggeredEpisodes(tasks[0], 1, 60)
+    teacher = learner(env).teacher
+    assert teacher.task is tasks[0].unwrapped
+    env.replace(tasks[1], 1, 60)
+    assert teacher.task is tasks[1].unwrapped
+    for task in tasks:
+        task.close()
+
+
 def test_a_rollout_holds_what_each_step_can_know(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = learner(env)
     oracles: list[Tensor] = []
