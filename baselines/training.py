@@ -117,7 +117,6 @@ def _train(
                 eval_env = stack.enter_context(contextlib.closing(env_factory(plan.num_envs, None)))
                 if args.train_env_kwargs:
                     require_same_spaces(args, envs.raw, eval_env)
-            envs.wrap()
         except ArgumentError:
             raise
         except (RuntimeError, ValueError, gym.error.Error) as error:

@@ -47,17 +47,10 @@ class TrainingEnvs:
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             self.horizon = find_horizon(self.raw)
+            """Upper bound of the length of an episode, in steps."""
+            self.env = StaggeredEpisodes(self._prepared(), self._groups(), self.horizon, dist)
+            """The environments with all that training adds to them. The object stays the same when the curriculum ends."""
             on_error.pop_all()
-        """Upper bound of the length of an episode, in steps."""
-
-    def wrap(self) -> StaggeredEpisodes:
-        """The environments with all that training adds to them. The object stays the same when the curriculum ends.
-
-        Raises:
-            ArgumentError: an argument is not for this kind of environment.
-        """
-        self.env = StaggeredEpisodes(self._prepared(), self._groups(), self.horizon, self._dist)
-        return self.env
 
     def after(self, step: int) -> bool:
         """Put those of the task in the place of the environments if the curriculum ends after this many steps.
@@ -79,8 +72,7 @@ class TrainingEnvs:
         self.raw.close()
 
     def _task_begins(self, step: int) -> bool:
-        args = self._args
-        return not args.train_env_kwargs or step >= args.curriculum_share * args.total_timesteps
+        return step >= self._args.curriculum_share * self._args.total_timesteps
 
     def _groups(self) -> int:
         # Environments can be spread over an episode only where its length is known.
