@@ -151,8 +151,6 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
     known = {field.name for field in dataclasses.fields(args_type)}
     preset = {name: value for name, value in preset.items() if name in known}
     chosen = _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**preset)))
-    if not chosen.train_env_kwargs and chosen.curriculum_share == preset.get("curriculum_share"):
-        chosen = dataclasses.replace(chosen, curriculum_share=1.0)  # the preset's curriculum has been taken away
     if chosen.train_env_kwargs and chosen.train_env_kwargs == preset.get("train_env_kwargs"):
         log.info(
             "the preset trains with --train-env-kwargs %s; evaluations play the task itself",

@@ -107,12 +107,7 @@ def test_only_training_has_the_arguments_of_a_curriculum(tmp_path: Path) -> None
 def test_a_curriculum_ends_and_training_plays_the_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = tmp_path / "run"
     words = ["--env-kwargs", "corridor_length=2", "--train-env-kwargs", "corridor_length=4", "--stagger-groups", "1"]
-    share = [
-        "--total-timesteps",
-        "256",
-        "--curriculum-share",
-        "0.4",
-    ]  # of 8 rollouts the first 4 end at 102.4 or before
+    share = ["--total-timesteps", "256", "--curriculum-share", "0.4"]  # 102.4 of 256 steps, and a rollout has 32
     with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
         assert train(ppo_mlp, run, *MAZE, *words, *share) == 0
     assert "step 128: training now plays the task itself" in caplog.text
