@@ -92,8 +92,8 @@ class PPOArgs(CommonArgs):
     and --init-log-std has no effect."""
 
     curriculum_share: float = 1.0
-    """Share of --total-timesteps in which training has --train-env-kwargs. After it training plays the task itself, as
-    evaluations do, in new episodes. With 1 training never does."""
+    """Share of --total-timesteps for which training uses --train-env-kwargs. Then all environments start new episodes of the
+    task itself, as evaluations play it. With 1 they are used to the end."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""

@@ -302,7 +302,7 @@ class _Run:
                     shown = {name.rpartition("/")[2]: row[name] for name in PROGRESS_BAR_FIGURES if name in row}
                     bar.update(self.step, shown)
                 over = self.step >= args.total_timesteps
-                anew = not over and self.envs.after(self.step)
+                anew = not over and self.envs.advance(self.step)
                 if anew:
                     log.info("step %d: training now plays the task itself", self.step)
                     self.stats.episodes.clear()  # from here on the log tells of the task

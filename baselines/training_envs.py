@@ -52,11 +52,11 @@ class TrainingEnvs:
             """The environments with all that training adds to them. The object stays the same when the curriculum ends."""
             on_error.pop_all()
 
-    def after(self, step: int) -> bool:
-        """Put those of the task in the place of the environments if the curriculum ends after this many steps.
+    def advance(self, step: int) -> bool:
+        """Replace the environments by those of the task if the curriculum ends at this step of the run.
 
         Returns:
-            Whether that has happened now. Then all episodes have to begin anew.
+            Whether they were replaced. Then they have to be reset.
         """
         if self.plays_task or not self._task_begins(step):
             return False
