@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import math
 import operator
@@ -54,7 +55,8 @@ SET_BY_TRAINING = (
     "reconfiguration_freq",
 )
 """Arguments of environments that training sets itself, or needs at their defaults."""
-
+OF_SOME_ALGORITHMS = ("critic_obs", "success_worth", "potential_shaping", "curriculum_share")
+"""Fields of `CommonArgs` that training reads, and only some algorithms offer."""
 
 MOST_ENVS = 65_536
 MOST_STEPS = 1_000_000
@@ -345,6 +347,7 @@ class CommonArgs:
         ):
             require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
         require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
+        self._check_optional()
         read_env_kwargs(self.env_kwargs)
         read_env_kwargs(self.train_env_kwargs, "--train-env-kwargs")
         self.read_network_kwargs()
@@ -362,6 +365,14 @@ class CommonArgs:
         if self.track:
             importlib.import_module("wandb")  # if it is missing, fail before there is a run folder
         self.check_batch()
+
+    def _check_optional(self) -> None:
+        """Raise ArgumentError for an option that only other algorithms have. The command line does not offer it."""
+        own = {name for base in type(self).__mro__ if base is not CommonArgs for name in inspect.get_annotations(base)}
+        for name in OF_SOME_ALGORITHMS:
+            value = getattr(self, name)
+            if name not in own and value != getattr(CommonArgs, name):
+                raise ArgumentError(f"{self.algorithm} has no option {name} (given: {value}); leave it out")
 
     def check_batch(self) -> None:
         """Raise ArgumentError where the sizes of rollouts and minibatches do not fit; an algorithm may check more."""

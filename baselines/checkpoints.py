@@ -69,7 +69,7 @@ POLICY_ENTRIES: dict[str, Any] = {
     "state_dict": dict,
 }
 """What the checkpoint of a policy holds, with types."""
-RUN_ENTRIES: dict[str, Any] = {"algorithm": str, "world_size": int, "args": dict, "step": int}
+RUN_ENTRIES: dict[str, Any] = {"algorithm": str, "world_size": int, "args": dict, "step": int, "horizon": int | None}
 """What a checkpoint to resume from holds besides the state of the run, with types."""
 MODULE_OF = {
     "env_id": "env_module",
@@ -368,6 +368,7 @@ class Checkpoints:
                 _require_entries(payload, {"team_size": int, "optimizer": dict}, found[-1])
                 payload["world_size"] = payload.pop("team_size")
                 payload["algorithm_state"] = {"optimizer": payload.pop("optimizer")}
+            payload.setdefault("horizon", None)  # a former version did not write it
             _require_entries(payload, RUN_ENTRIES, found[-1])
             _require_weights(payload.get("policy", {}), found[-1])
         except CheckpointError as error:

@@ -116,6 +116,7 @@ class EvaluationPlan:
     episodes: int  # of an evaluation during training
     final_episodes: int  # of the one at the end
     num_envs: int  # environments that play them
+    horizon: int  # steps of an episode, from which the rest follows
 
 
 def plan_evaluations(args: CommonArgs, horizon: int) -> EvaluationPlan:
@@ -138,7 +139,7 @@ def plan_evaluations(args: CommonArgs, horizon: int) -> EvaluationPlan:
     if every is None:
         rounds = -(-episodes // num_envs)
         every = math.ceil(rounds * num_envs * horizon / EVALUATION_SHARE)
-    return EvaluationPlan(every, episodes, final, num_envs)
+    return EvaluationPlan(every, episodes, final, num_envs, horizon)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,9 @@ def _train(
             step = 0 if saved is None else saved["step"]
             envs = TrainingEnvs(args, env_factory, train_env_factory, dist, step)
             stack.callback(envs.close)
-            plan = plan_evaluations(args, envs.horizon)
+            # The curriculum may have had episodes of another length, and a resumed run is evaluated as often as before.
+            horizon = envs.horizon if saved is None else saved["horizon"] or envs.horizon
+            plan = plan_evaluations(args, horizon)
             eval_env = None
             if dist.is_main:
                 eval_env = stack.enter_context(contextlib.closing(env_factory(plan.num_envs, None)))
@@ -367,6 +369,7 @@ class _Run:
                 "algorithm": self.args.algorithm,
                 "args": {**self.args.to_dict(), "resume": None},
                 "world_size": self.dist.size,
+                "horizon": self.plan.horizon,
                 "updates": self.updates,
                 "policy": self.network.state_dict(),
                 "algorithm_state": self.algorithm.state_dict(),

@@ -40,15 +40,16 @@ class TrainingEnvs:
         self, args: CommonArgs, env_factory: EnvFactory, train_env_factory: EnvFactory, dist: DistContext, step: int = 0
     ) -> None:
         self._args, self._env_factory, self._dist = args, env_factory, dist
+        self._open = contextlib.ExitStack()
+        self.raw: Any
+        """The environments as they were made."""
+        self.horizon: int
+        """Upper bound of the length of an episode, in steps."""
         self.plays_task = self._task_begins(step)
         """Whether the curriculum is over."""
-        self.raw: Any = (env_factory if self.plays_task else train_env_factory)(args.num_envs, None)
-        """The environments as they were made."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
-            self.horizon = find_horizon(self.raw)
-            """Upper bound of the length of an episode, in steps."""
-            self.env = StaggeredEpisodes(self._prepared(), self._groups(), self.horizon, dist)
+            self.env = StaggeredEpisodes(*self._make(env_factory if self.plays_task else train_env_factory))
             """The environments with all that training adds to them. The object stays the same when the curriculum ends."""
             on_error.pop_all()
 
@@ -62,21 +63,24 @@ class TrainingEnvs:
             return False
         self.close()
         self.plays_task = True
-        self.raw = self._env_factory(self._args.num_envs, None)
-        self.horizon = find_horizon(self.raw)
-        self.env.replace(self._prepared(), self._groups(), self.horizon, self._dist)
+        self.env.replace(*self._make(self._env_factory))
         return True
 
     def close(self) -> None:
-        """Close the environments."""
-        self.raw.close()
+        """Close the environments. A second call does nothing."""
+        self._open.close()
 
     def _task_begins(self, step: int) -> bool:
         return step >= self._args.curriculum_share * self._args.total_timesteps
 
-    def _groups(self) -> int:
+    def _make(self, factory: EnvFactory) -> tuple[Any, int, int, DistContext]:
+        """Make environments, and return the arguments of `StaggeredEpisodes` for them."""
+        self.raw = factory(self._args.num_envs, None)
+        self._open.callback(self.raw.close)
+        self.horizon = find_horizon(self.raw)
         # Environments can be spread over an episode only where its length is known.
-        return self._args.stagger_groups if self.horizon < UNKNOWN_HORIZON else 1
+        groups = self._args.stagger_groups if self.horizon < UNKNOWN_HORIZON else 1
+        return self._prepared(), groups, self.horizon, self._dist
 
     def _prepared(self) -> Any:
         """The environments with automatic resets, and with what the arguments change in training alone."""

@@ -147,6 +147,21 @@ def test_a_run_resumes_on_both_sides_of_the_end_of_a_curriculum(updates: int, tm
     assert_same_policy(whole, broken)
 
 
+def test_a_run_resumed_after_its_curriculum_is_evaluated_as_often(tmp_path: Path) -> None:
+    """When to evaluate follows from the length of the episodes that the run began with."""
+    argv = shlex.split(
+        "--env-id RememberColor3-v0 --preset none --num-envs 4 --num-steps 4 --total-timesteps 64 --num-minibatches 1 "
+        "--train-env-kwargs delay_steps=9 --curriculum-share 0.5 --checkpoint-every 16 --eval-num-envs 2 --no-video"
+    )
+    broken = tmp_path / "broken"
+    break_off(lambda: ppo_mlp.main([*argv, "--run-dir", str(broken)]), ppo_mlp, "update", 3)
+    before = Checkpoints.load_newest(broken)
+    assert before["step"] == 48, "after the curriculum, which ends at step 32"
+    break_off(lambda: ppo_mlp.main(["--resume", str(broken)]), training._Run, "evaluate", 0)
+    after = Checkpoints.load_newest(broken)
+    assert (after["step"], after["horizon"]) == (64, before["horizon"])
+
+
 def test_a_better_policy_found_after_the_last_checkpoint_stays_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

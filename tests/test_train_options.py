@@ -15,10 +15,11 @@ import torch
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp, training
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.baselines.command import env_factory
+from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.registry import ALGORITHMS
 from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
-from mikasa_robo.baselines.training_envs import require_same_spaces
+from mikasa_robo.baselines.training_envs import TrainingEnvs, require_same_spaces
 from mikasa_robo.tools import evaluate, report
 from mikasa_robo.tools.plot import read_progress
 
@@ -133,6 +134,40 @@ def test_a_share_that_cannot_be_used_is_named(
     assert train(ppo_mlp, tmp_path / "run", *MAZE, *words) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("curriculum_share", 0.5), ("critic_obs", "state"), ("success_worth", 2.0), ("potential_shaping", True)],
+)
+def test_an_option_of_other_algorithms_is_refused(name: str, value: Any) -> None:
+    """The command line does not offer it, and `train` would read it."""
+    args = ALGORITHMS["dagger"].load_args_type()(env_id="RememberColor3-v0", **{name: value})
+    with pytest.raises(ArgumentError, match=rf"dagger has no option {name} \(given: {value}\); leave it out"):
+        args.check()
+
+
+def test_environments_are_closed_once_where_those_of_the_task_cannot_be_made() -> None:
+    args = ppo_mlp.Args(
+        env_id="PassiveTMaze-v0", num_envs=2, curriculum_share=0.5, train_env_kwargs=("corridor_length=4",)
+    )
+    made: list[Any] = []
+
+    def easier(num_envs: int, render_mode: str | None) -> Any:
+        made.append(env_factory(args)(num_envs, render_mode))
+        made[0].close = lambda: closed.append(True)
+        return made[0]
+
+    def task(num_envs: int, render_mode: str | None) -> Any:
+        raise RuntimeError("no memory")
+
+    closed: list[bool] = []
+    envs = TrainingEnvs(args, task, easier, DistContext())
+    assert not envs.advance(args.total_timesteps // 2 - 1)
+    with pytest.raises(RuntimeError, match="no memory"):
+        envs.advance(args.total_timesteps // 2)
+    envs.close()
+    assert closed == [True]
 
 
 @pytest.mark.parametrize(

@@ -63,16 +63,16 @@ def test_exact_resume_resets_at_each_checkpoint_and_loses_no_step_either(overhea
 @pytest.mark.parametrize(
     ("args", "horizon", "plan"),
     [
-        (CommonArgs(), 60, EvaluationPlan(120_000, 50, 100, 50)),
-        (CommonArgs(), 180, EvaluationPlan(194_400, 27, 100, 27)),
-        (CommonArgs(total_timesteps=200_000), 1000, EvaluationPlan(400_000, 10, 100, 10)),
-        (CommonArgs(eval_num_envs=20), 60, EvaluationPlan(144_000, 50, 100, 20)),
-        (CommonArgs(), UNKNOWN_HORIZON, EvaluationPlan(100_000, 100, 100, 50)),
+        (CommonArgs(), 60, EvaluationPlan(120_000, 50, 100, 50, 60)),
+        (CommonArgs(), 180, EvaluationPlan(194_400, 27, 100, 27, 180)),
+        (CommonArgs(total_timesteps=200_000), 1000, EvaluationPlan(400_000, 10, 100, 10, 1000)),
+        (CommonArgs(eval_num_envs=20), 60, EvaluationPlan(144_000, 50, 100, 20, 60)),
+        (CommonArgs(), UNKNOWN_HORIZON, EvaluationPlan(100_000, 100, 100, 50, UNKNOWN_HORIZON)),
         # what the user chose
-        (CommonArgs(eval_every=1000), 60, EvaluationPlan(1000, 100, 100, 50)),
-        (CommonArgs(eval_every=0), 60, EvaluationPlan(0, 100, 100, 50)),
-        (CommonArgs(eval_episodes=200), 60, EvaluationPlan(480_000, 200, 200, 50)),
-        (CommonArgs(eval_every=1000, eval_episodes=7), 60, EvaluationPlan(1000, 7, 7, 7)),
+        (CommonArgs(eval_every=1000), 60, EvaluationPlan(1000, 100, 100, 50, 60)),
+        (CommonArgs(eval_every=0), 60, EvaluationPlan(0, 100, 100, 50, 60)),
+        (CommonArgs(eval_episodes=200), 60, EvaluationPlan(480_000, 200, 200, 50, 60)),
+        (CommonArgs(eval_every=1000, eval_episodes=7), 60, EvaluationPlan(1000, 7, 7, 7, 60)),
     ],
 )
 def test_evaluations_fit_their_share_of_the_steps_unless_the_user_chooses(
