@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
+from mikasa_base.registry import VARIANTS
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import wilson_interval
@@ -109,17 +110,29 @@ def told_chance(env_id: str) -> str:
     return "-" if bound is None else f"{100 * bound:.3g}"
 
 
+def are_diagnostic(lines: Sequence[Line]) -> bool:
+    """Whether all lines are environments of mikasa_base that are scored by their return."""
+    return all(env_id in VARIANTS and VARIANTS[env_id].row.score == "return" for env_id, _ in lines)
+
+
+def told_score(score: float | None) -> str:
+    """A return; a dash where it is not known."""
+    return "-" if score is None else f"{score:.2f}"
+
+
 def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
     """Task against memory, in Markdown; lines without any run are left out."""
-    is_robot = are_robots(lines)
+    is_robot, is_base = are_robots(lines), are_diagnostic(lines)
     delays = any(delay is not None for _, delay in lines)
-    head = ["ID", *(["kind", "chance"] if is_robot else []), *(["delay"] if delays else []), *memories]
+    known = ["kind", "chance"] if is_robot else ["memoryless", "perfect"] if is_base else []
+    head = ["ID", *known, *(["delay"] if delays else []), *memories]
     text = ["| " + " | ".join(head) + " |", "|---|" + "---|" * is_robot + "---:|" * (len(head) - 1 - is_robot)]
     for line in lines:
         env_id, delay = line
         if not any((line, memory) in cells for memory in memories):
             continue
         about = [CATALOG[env_id].memory, told_chance(env_id)] if is_robot else []
+        about += [told_score(VARIANTS[env_id].memoryless), told_score(VARIANTS[env_id].perfect)] if is_base else []
         about += [str(delay)] if delays else []
         values = [in_words(cells.get((line, memory))) for memory in memories]
         text.append("| " + " | ".join([f"`{env_id}`", *about, *values]) + " |")
@@ -222,6 +235,8 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
         if is_robot
         else "Mean return ± standard error over seeds."
     )
+    if are_diagnostic(lines):
+        what += " *Memoryless* and *perfect* are mean returns of two scripted agents (`docs/base.md`)."
     text = [
         f"# {'Memories' if columns == 'memory' else 'Algorithms'}: {sweep.stem}",
         "",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import mikasa_base
 from benchmarks.memory_table import draw, in_words, main
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
@@ -199,6 +200,20 @@ def test_returns_are_told_where_there_is_no_success() -> None:
     assert in_words([one]) == "0.50"
     assert in_words([one, other]) == "0.70 ± 0.20"
     assert in_words(None) == "-"
+
+
+def test_returns_stand_beside_those_of_scripted_agents(tmp_path: Path) -> None:
+    tasks = ["MemoryLengthEasy-v0", "MemoryCardsEasy-v0"]
+    sweep, out = tmp_path / "sweep.toml", tmp_path / "runs"
+    sweep.write_text(SWEEP.format(out=out, tasks=json.dumps(tasks)))
+    for task in tasks:
+        finish(out / f"{task}__none__1", task, "none", 1, None)
+    main([str(sweep)])
+    rows = table_of(tmp_path / "sweep.md")
+    assert rows["ID"] == ["memoryless", "perfect", "gru", "none"]
+    for task in tasks:
+        memoryless, perfect = mikasa_base.VARIANTS[task].memoryless, mikasa_base.VARIANTS[task].perfect
+        assert rows[f"`{task}`"] == [f"{memoryless:.2f}", f"{perfect:.2f}", "-", "30.50"]
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
