@@ -115,6 +115,27 @@ def are_diagnostic(lines: Sequence[Line]) -> bool:
     return all(env_id in VARIANTS and VARIANTS[env_id].row.score == "return" for env_id, _ in lines)
 
 
+def kinds_of(env_id: str) -> Sequence[str]:
+    """The kinds of memory that a task needs."""
+    return [CATALOG[env_id].memory] if env_id in CATALOG else VARIANTS[env_id].row.memory
+
+
+def on_one_scale(rows: Iterable[Row]) -> list[Row]:
+    """The rows whose scores can be averaged over tasks: a success rate, or a return between those of scripted agents.
+
+    For a diagnostic environment 0 is the return of the memoryless agent, and 1 that of the agent with perfect memory.
+    """
+    found = []
+    for row in rows:
+        variant = VARIANTS.get(row.env_id)
+        if row.successes is not None:
+            found.append(row)
+        elif variant is not None and variant.memoryless is not None and variant.perfect is not None:
+            reached = (row.mean_return - variant.memoryless) / (variant.perfect - variant.memoryless)
+            found.append(replace(row, mean_return=reached))
+    return found
+
+
 def told_score(score: float | None) -> str:
     """A return; a dash where it is not known."""
     return "-" if score is None else f"{score:.2f}"
@@ -181,7 +202,8 @@ def aggregate_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]
     shared = complete(cells, lines, memories)
     kinds = {"all": shared}
     for line in shared:
-        kinds.setdefault(CATALOG[line[0]].memory, []).append(line)
+        for kind in kinds_of(line[0]):
+            kinds.setdefault(kind, []).append(line)
     if len(shared) < 2:
         return ["No mean over tasks: fewer than two of them have a run of every memory."]
     text = ["| kind of memory | tasks | " + " | ".join(memories) + " |", "|---|---:|" + "---:|" * len(memories)]
@@ -246,15 +268,20 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
     text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories), ""]
     if is_robot and (by_seed := seed_table(cells, lines, memories)):
         text += ["## Over seeds", "", "Success in per cent, for cells with two seeds or more.", "", *by_seed, ""]
-    if is_robot and not any(delay is not None for _, delay in lines):
-        text += ["## Over tasks", "", "Interquartile mean of success over tasks and runs; the interval is a stratified"]
+    if (is_robot or are_diagnostic(lines)) and not any(delay is not None for _, delay in lines):
+        score = "success" if is_robot else "the score (return; 0 % is *memoryless*, and 100 % *perfect*)"
+        text += [
+            "## Over tasks",
+            "",
+            f"Interquartile mean of {score} over tasks and runs; the interval is a stratified",
+        ]
         text += ["bootstrap over runs (rliable), and missing where a cell has one run only.", ""]
         if len(seeds) > 1:
             text += [
                 "Where the tasks of a row have different numbers of runs, the mean uses as many of each as the task"
             ]
             text += ["with the fewest has: the first ones in the CSV. The figure does the same.", ""]
-        text += [*aggregate_table(cells, lines, memories), ""]
+        text += [*aggregate_table(in_cells(on_one_scale(rows)), lines, memories), ""]
     if picture.exists():
         text += [f"![{sweep.stem}]({picture.name})", ""]
     command = f"python benchmarks/memory_table.py {sweep}" + (" --columns variant" if columns == "variant" else "")
@@ -270,7 +297,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    lines, cells = lines_of(plan), in_cells(row for row in rows if row.successes is not None)
+    lines, cells = lines_of(plan), in_cells(on_one_scale(rows))
     memories = [name for name in columns_of(plan, columns) if any(name == other for _, other in cells)]
     figure, axes = plt.subplots(figsize=(6, 4))
     if any(delay is not None for _, delay in lines):
@@ -303,7 +330,8 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
                     axes.fill_between(taus, *bands[memory], alpha=0.15, linewidth=0)
         else:
             memories = []
-        axes.set(xlabel="success τ", ylabel=f"share of runs above τ, {len(shared)} tasks", ylim=(-0.03, 1.03))
+        what = "success" if are_robots(shared) else "score"
+        axes.set(xlabel=f"{what} τ", ylabel=f"share of runs above τ, {len(shared)} tasks", ylim=(-0.03, 1.03))
     if memories:
         # beside the curves, which fill the figure
         axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

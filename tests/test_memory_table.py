@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mikasa_base
-from benchmarks.memory_table import draw, in_words, main
+from benchmarks.memory_table import draw, in_words, main, on_one_scale
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
@@ -202,18 +202,37 @@ def test_returns_are_told_where_there_is_no_success() -> None:
     assert in_words(None) == "-"
 
 
+def test_returns_are_put_on_one_scale() -> None:
+    """0 is an agent without memory, and 1 one with perfect memory."""
+    cards = mikasa_base.VARIANTS["MemoryCardsEasy-v0"]
+    assert cards.memoryless is not None
+    assert cards.perfect is not None
+    middle = (cards.memoryless + cards.perfect) / 2
+    told = [cards.memoryless, cards.perfect, middle]
+    rows = [
+        Row(cards.id, "gru", "gru", None, seed, 9, None, 100, None, mean, 1.0, "a") for seed, mean in enumerate(told)
+    ]
+    robot = Row("TakeItBack-v0", "gru", "gru", None, 1, 9, None, 100, 90, 5.0, 1.0, "a")
+    unknown = replace(rows[0], env_id="CartPole-v1")
+    assert [row.score for row in on_one_scale([*rows, robot, unknown])] == pytest.approx([0.0, 1.0, 0.5, 0.9])
+
+
 def test_returns_stand_beside_those_of_scripted_agents(tmp_path: Path) -> None:
+    pytest.importorskip("rliable")
     tasks = ["MemoryLengthEasy-v0", "MemoryCardsEasy-v0"]
     sweep, out = tmp_path / "sweep.toml", tmp_path / "runs"
     sweep.write_text(SWEEP.format(out=out, tasks=json.dumps(tasks)))
     for task in tasks:
         finish(out / f"{task}__none__1", task, "none", 1, None)
+        finish(out / f"{task}__gru__1", task, "gru", 1, None)
     main([str(sweep)])
     rows = table_of(tmp_path / "sweep.md")
     assert rows["ID"] == ["memoryless", "perfect", "gru", "none"]
     for task in tasks:
         memoryless, perfect = mikasa_base.VARIANTS[task].memoryless, mikasa_base.VARIANTS[task].perfect
-        assert rows[f"`{task}`"] == [f"{memoryless:.2f}", f"{perfect:.2f}", "-", "30.50"]
+        assert rows[f"`{task}`"] == [f"{memoryless:.2f}", f"{perfect:.2f}", "30.50", "30.50"]
+    assert rows["object"] == ["1", "3050", "3050"]
+    assert rows["capacity"][0] == "1"
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
