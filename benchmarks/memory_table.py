@@ -130,9 +130,10 @@ def on_one_scale(rows: Iterable[Row]) -> list[Row]:
         variant = VARIANTS.get(row.env_id)
         if row.successes is not None:
             found.append(row)
-        elif variant is not None and variant.memoryless is not None and variant.perfect is not None:
-            reached = (row.mean_return - variant.memoryless) / (variant.perfect - variant.memoryless)
-            found.append(replace(row, mean_return=reached))
+        elif variant is not None and variant.row.score == "return":
+            low, high = variant.memoryless, variant.perfect
+            if low is not None and high is not None and low < high:  # in a maze memory may bring nothing
+                found.append(replace(row, mean_return=(row.mean_return - low) / (high - low)))
     return found
 
 
@@ -248,7 +249,7 @@ def what_is_missing(plan: Plan, rows: Sequence[Row]) -> str:
 def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, columns: str = "memory") -> str:
     """The Markdown file."""
     lines, memories, cells = lines_of(plan), columns_of(plan, columns), in_cells(rows)
-    is_robot = are_robots(lines)
+    is_robot, is_base = are_robots(lines), are_diagnostic(lines)
     seeds = sorted({len(found) for found in cells.values()})
     told = " or ".join(map(str, seeds))
     what = (
@@ -257,7 +258,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
         if is_robot
         else "Mean return ± standard error over seeds."
     )
-    if are_diagnostic(lines):
+    if is_base:
         what += " *Memoryless* and *perfect* are mean returns of two scripted agents (`docs/base.md`)."
     text = [
         f"# {'Memories' if columns == 'memory' else 'Algorithms'}: {sweep.stem}",
@@ -268,7 +269,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
     text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories), ""]
     if is_robot and (by_seed := seed_table(cells, lines, memories)):
         text += ["## Over seeds", "", "Success in per cent, for cells with two seeds or more.", "", *by_seed, ""]
-    if (is_robot or are_diagnostic(lines)) and not any(delay is not None for _, delay in lines):
+    if (is_robot or is_base) and not any(delay is not None for _, delay in lines):
         score = "success" if is_robot else "the score (return; 0 % is *memoryless*, and 100 % *perfect*)"
         text += [
             "## Over tasks",

@@ -157,6 +157,7 @@ def test_a_run_resumed_after_its_curriculum_is_evaluated_as_often(tmp_path: Path
     break_off(lambda: ppo_mlp.main([*argv, "--run-dir", str(broken)]), ppo_mlp, "update", 3)
     before = Checkpoints.load_newest(broken)
     assert before["step"] == 48, "after the curriculum, which ends at step 32"
+    assert before["horizon"] == 64, "5 + 9 + 50 steps; the task itself has 60"
     break_off(lambda: ppo_mlp.main(["--resume", str(broken)]), training._Run, "evaluate", 0)
     after = Checkpoints.load_newest(broken)
     assert (after["step"], after["horizon"]) == (64, before["horizon"])
