@@ -10,12 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
-import torch
 from gymnasium.vector import AutoresetMode
 
 from mikasa_robo.checks import whole_number
 from mikasa_robo.deprecation import deprecated_names
-from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
+from mikasa_robo.sim.render import RenderingUnavailableError, drawing_device, require_rendering
 
 from .arguments import MOST_ENVS, ArgumentError, CommonArgs
 from .distributed import DistContext
@@ -111,7 +110,7 @@ def make_training_env(
 
     if render_mode is not None:
         # ManiSkill's own tasks do not check, and their error shows whatever the Vulkan loader says.
-        require_rendering(f"render_mode={render_mode!r}", "cuda" if torch.cuda.is_available() else "cpu")
+        require_rendering(f"render_mode={render_mode!r}", drawing_device())
     kwargs: dict[str, Any] = {
         "num_envs": num_envs,
         "obs_mode": obs_mode,

@@ -21,8 +21,8 @@ logs="${LOGS:-$(mktemp -d /tmp/gpu_check.XXXXXX)}"
 mkdir -p "$logs"
 failed=0 count=0
 
-"$python" -c "import torch, mikasa_robo" || {
-  echo "gpu_check: $python cannot import torch and mikasa_robo; run scripts/setup.sh first, or set PYTHON" >&2
+"$python" -c "import torch, sapien, mikasa_robo" || {
+  echo "gpu_check: $python cannot import torch, sapien and mikasa_robo; run scripts/setup.sh first, or set PYTHON" >&2
   exit 2
 }
 no_cuda="$("$python" -c "
@@ -32,8 +32,8 @@ if torch.version.cuda is None:
 elif not torch.cuda.is_available():
     print('no CUDA: torch sees no device')")"
 library="$("$python" -c "
-import pathlib, sapien.physx
-print(pathlib.Path.home() / '.sapien/physx' / sapien.physx.version() / 'libPhysXGpu_64.so')")"
+from mikasa_robo.sim import gpu_library
+print(gpu_library.library_file())")"
 no_physx="$no_cuda"
 [[ -n "$no_physx" || -f "$library" ]] || no_physx="no PhysX GPU library: $library is missing"
 
@@ -67,16 +67,22 @@ check() {
   { echo "--- $name: the end of $log"; tail -n 25 "$log"; } >&2
 }
 
-# Trains PPO-MLP with the networks on CUDA over the simulator on CPU; further arguments go to the trainer.
+# train ALGORITHM ARGUMENTS...: trains with the networks on CUDA over the simulator on CPU.
 train() {
-  local run
+  local run algorithm="$1"
+  shift
   run="$(mktemp -d "$logs/train.XXXXXX")"
-  "$python" -m mikasa_robo.tools.cli train ppo-mlp --env-id RememberColor3-v0 --sim-backend physx_cpu --device cuda \
-    --total-timesteps "$steps" --num-envs 64 --num-steps 32 --eval-episodes 16 --eval-num-envs 16 --no-video \
-    --run-dir "$run/run" "$@" || return
+  "$python" -m mikasa_robo.tools.cli train "$algorithm" --env-id RememberColor3-v0 --sim-backend physx_cpu --device cuda \
+    --eval-episodes 16 --eval-num-envs 16 --no-video --run-dir "$run/run" "$@" || return
   "$python" -c "$speed" "$run/run/progress.csv"
 }
-export -f train
+ppo() { train ppo-mlp --total-timesteps "$steps" --num-envs 64 --num-steps 32 "$@"; }
+# From images that the GPU draws; a quarter of the steps, because it draws each environment by a call of its own.
+images() {
+  train dagger --memory gru --obs rgb+joints --total-timesteps "$((steps / 4))" --num-envs 16 --num-steps 60 \
+    --warm-start-steps 960 --warm-start-updates 10 --updates-per-rollout 10 --batch-episodes 4 --buffer-episodes 100
+}
+export -f train ppo images
 export python steps logs speed
 
 tests() {
@@ -113,13 +119,15 @@ echo
 echo "| check | outcome | s | result |"
 echo "|---|---|---|---|"
 check "tests marked \`gpu\`" "$no_cuda" bash -c tests
-check "training, networks on CUDA, physics on CPU" "$no_cuda" bash -c train
-check "the same with \`--compile on\`" "$no_cuda" bash -c 'train --compile on'
-check "the same with \`--compile cuda-graphs\`" "$no_cuda" bash -c 'train --compile cuda-graphs'
+check "training, networks on CUDA, physics on CPU" "$no_cuda" bash -c ppo
+check "the same with \`--compile on\`" "$no_cuda" bash -c 'ppo --compile on'
+check "the same with \`--compile cuda-graphs\`" "$no_cuda" bash -c 'ppo --compile cuda-graphs'
+check "training from images, networks and rendering on the GPU, physics on CPU" "$no_cuda" bash -c images
 for backend in physx_cpu physx_cuda; do
   why_not="$no_cuda"
   [[ $backend == physx_cpu ]] || why_not="$no_physx"
   check "RememberColor3, 64 environments, \`$backend\`" "$why_not" "$python" benchmarks/gpu_steps.py "$backend" 64
 done
+check "RememberColor3, 16 environments, images, \`physx_cpu\`" "$no_cuda" "$python" benchmarks/gpu_steps.py physx_cpu 16 rgb+joints
 check "RememberColor3, 1,024 environments, \`physx_cuda\`" "$no_physx" "$python" benchmarks/gpu_steps.py physx_cuda 1024
 exit "$failed"

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,10 +40,21 @@ def why_no_rendering() -> str | None:
 
 @cache
 def why_no_gpu() -> str | None:
-    """Return why there is no CUDA device to test with, or None if there is one."""
+    """Return why there is no CUDA device to test with, or None if there is one. Without `-m gpu` there is none."""
     import torch  # here, not above: tests that need no torch should not wait for it
 
-    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+    return None if torch.cuda.is_available() else "torch sees no CUDA device; `-m gpu` shows it those of this machine"
+
+
+@cache
+def why_no_gpu_physics() -> str | None:
+    """Return why PhysX cannot simulate on a GPU here, or None if it can."""
+    if (reason := why_no_gpu()) is not None:
+        return reason
+    from mikasa_robo.sim.gpu_library import library_file
+
+    library = library_file()
+    return None if library.is_file() else f"{library} is missing, and a test downloads nothing"
 
 
 @pytest.fixture
@@ -162,7 +174,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for mark, why_not in (("render", why_no_rendering), ("gpu", why_no_gpu)):
+    for mark, why_not in (("render", why_no_rendering), ("gpu", why_no_gpu), ("gpu_physics", why_no_gpu_physics)):
         if item.get_closest_marker(mark) is not None and (reason := why_not()) is not None:
             pytest.skip(reason)
 
@@ -205,5 +217,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests are of simulation on the CPU, but for those marked `gpu`, which `-m gpu` runs. With a GPU in sight, "auto" would
+    # choose it.
+    if re.search(r"(?<!not )\bgpu", config.getoption("markexpr") or "") is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes())

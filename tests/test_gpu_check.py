@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 
 
-def run(tmp_path: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, python: str = sys.executable, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(SCRIPT)],
-        env={**os.environ, "PYTHON": python, "CUDA_VISIBLE_DEVICES": "", "LOGS": str(tmp_path / "logs")},
+        env=os.environ | {"PYTHON": python, "CUDA_VISIBLE_DEVICES": "", "LOGS": str(tmp_path / "logs")} | environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -47,8 +50,8 @@ def test_without_a_gpu_everything_is_skipped_and_nothing_fails(tmp_path: Path) -
 FAKE = """#!/usr/bin/env bash
 # An interpreter that sees a GPU on which everything fails but the tests.
 case "$*" in
-  *"import torch, mikasa_robo"*|*"if torch.version.cuda"*) exit 0 ;;
-  *libPhysXGpu_64.so*) echo /nonexistent/libPhysXGpu_64.so ;;
+  *"import torch, sapien, mikasa_robo"*|*"if torch.version.cuda"*) exit 0 ;;
+  *gpu_library*) echo /nonexistent/libPhysXGpu_64.so ;;
   *"-m pytest"*) echo "3 passed" ;;
   "-") echo "- GPU: Fake" ;;
   *) echo "out of memory" >&2; exit 3 ;;
@@ -64,9 +67,34 @@ def test_what_fails_is_in_the_table_and_in_the_exit_code(tmp_path: Path) -> None
     assert done.returncode == 1
     found = rows(done.stdout)
     assert found[0][1:] == ["ok", found[0][2], "3 passed"]
-    assert [row[1] for row in found[1:5]] == ["**failed** (exit code 3)"] * 4
-    assert all("no PhysX GPU library" in row[1] for row in found[5:])
-    assert done.stderr.count("out of memory") == 4
+    no_library = [row for row in found if "no PhysX GPU library" in row[1]]
+    assert all("`physx_cuda`" in row[0] for row in no_library)
+    assert len(no_library) == 2
+    failed = [row[1] for row in found[1:] if row not in no_library]
+    assert failed == ["**failed** (exit code 3)"] * 6
+    assert done.stderr.count("out of memory") == 6
+
+
+TRAINS = """#!/usr/bin/env bash
+# An interpreter that sees a GPU. It trains on the CPU, without torch.compile and without images, and fails at all else.
+case "$*" in
+  *"import torch, sapien, mikasa_robo"*|*"if torch.version.cuda"*) exit 0 ;;
+  *gpu_library*) echo /nonexistent/libPhysXGpu_64.so ;;
+  *" --compile "*|*"-m pytest"*|*gpu_steps.py*|"-") exit 3 ;;
+  *) words=("${{@/#cuda/cpu}}"); exec "{python}" "${{words[@]/#rgb/objects}}" ;;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_the_trainings_are_commands_that_work(tmp_path: Path) -> None:
+    trains = tmp_path / "python"
+    trains.write_text(TRAINS.format(python=sys.executable))
+    trains.chmod(0o755)
+    done = run(tmp_path, str(trains), STEPS="4096")
+    trainings = [row for row in rows(done.stdout) if "training" in row[0]]
+    assert [row[1] for row in trainings] == ["ok", "ok"], done.stderr
+    assert all(re.fullmatch(r"\d+ env-steps/s", row[3]) for row in trainings)
 
 
 def test_an_interpreter_without_the_project_is_an_error(tmp_path: Path) -> None:

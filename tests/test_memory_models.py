@@ -195,6 +195,30 @@ def test_a_step_waits_for_no_number(name: str) -> None:
     assert all(value.device.type == "meta" for value in state.values())
 
 
+@pytest.mark.gpu
+@every_model
+def test_a_gpu_computes_the_same(name: str) -> None:
+    """What a CPU has to give, to the same tolerance; and a step waits for nothing."""
+    with torch.device("cuda"):
+        test_steps_give_what_the_sequence_gives(name)
+        test_a_reset_inside_a_sequence_equals_two_sequences(name)
+        test_what_was_before_an_episode_does_not_matter_even_to_rounding(name)
+        test_gradients_stop_at_a_reset_and_nowhere_else(name)
+    memory = make(name)
+    x, starts, state = torch.randn(30, 3, 5), torch.rand(30, 3) < 0.2, memory.initial_state(3)
+    expected = memory.forward_sequence(x, state, starts)[0]
+    memory, x, starts = memory.to("cuda"), x.to("cuda"), starts.to("cuda")
+    with torch.backends.cudnn.flags(allow_tf32=False):  # by default cuDNN multiplies with 10 bits
+        y, state = memory.forward_sequence(x, memory.initial_state(3), starts)
+    torch.testing.assert_close(y.cpu(), expected, **CLOSE)
+    memory.step(x[0], state, starts[0])  # libraries are loaded at their first use
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        memory.step(x[0], state, starts[0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @every_model
 def test_what_is_remembered_after_how_long(name: str) -> None:
     memory = make(name, **({"memory_size": 32} if name == "shm" else {}))  # or a query may be 0

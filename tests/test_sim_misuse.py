@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+import sapien.physx
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.utils.common import flatten_state_dict
 from sim_helpers import NO_VULKAN, assert_identical, pick_cube, run_python
 
+from mikasa_robo.sim import make_arguments, render
 from mikasa_robo.sim.backend import BATCHED, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.env import make
+from mikasa_robo.sim.make_arguments import choose_render_backend
 from mikasa_robo.sim.physx import GpuApiMisuse
+from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.tensors import take_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
@@ -85,10 +92,107 @@ def test_the_backend_that_is_chosen(asked: str, num_envs: int, cuda: bool, chose
     assert choose_sim_backend(asked, num_envs, cuda_available=cuda) == chosen
 
 
-def test_auto_asks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, chosen in ((True, "physx_cuda"), (False, "physx_cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert choose_sim_backend("auto", 64) == chosen
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where PhysX's library for GPUs would be. It is not there, but a GPU is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    return tmp_path / ".sapien" / "physx" / sapien.physx.version() / "libPhysXGpu_64.so"
+
+
+def test_auto_asks_torch(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert choose_sim_backend("auto", 64) == "physx_cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_sim_backend("auto", 64) == "physx_cpu"
+
+
+def test_auto_downloads_nothing_and_says_so(library: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"physics runs on the CPU because .*libPhysXGpu_64.so is missing.*'physx_cuda'"
+    ):
+        assert choose_sim_backend("auto", 2) == "physx_cpu"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose_sim_backend("auto", 1) == "physx_cpu"
+        assert choose_sim_backend("physx_cuda", 2) == "physx_cuda"
+    assert not library.parent.exists(), "nothing is made"
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (False, ("could not be downloaded", "no network", "physx-precompiled/releases/download", "unpack it in")),
+        (True, ("could not be loaded", "no network", "remove ")),
+    ],
+)
+def test_a_library_that_cannot_be_had_is_named_with_the_fix(
+    there: bool, words: tuple[str, ...], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enable() -> None:
+        raise OSError("no network")
+
+    if there:
+        library.parent.mkdir(parents=True)
+        library.touch()
+    monkeypatch.setattr(sapien.physx, "enable_gpu", enable)
+    with pytest.raises(RuntimeError) as error:
+        make("PickCube-v1", num_envs=2, obs_mode="state", sim_backend="physx_cuda")
+    for word in (*words, "sim_backend='physx_cuda'", "'physx_cpu'", str(library if there else library.parent)):
+        assert word in str(error.value)
+
+
+@pytest.fixture
+def drawing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets whether there is CUDA, and the devices that can draw."""
+
+    def set_to(cuda: bool, *devices: str) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(
+            render, "rendering_problem", lambda device="cpu": None if device in devices else f"no {device}"
+        )
+        monkeypatch.setattr(make_arguments, "refuse_fork", lambda what: None)
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("asked", "cuda", "devices", "gpu_physics", "chosen"),
+    [
+        ("auto", True, ("cuda", "cpu"), False, "gpu"),
+        ("auto", True, ("cuda", "cpu"), True, "gpu"),
+        ("auto", True, ("cpu",), False, "cpu"),  # a container without the GPU's Vulkan driver
+        ("auto", False, ("cpu",), False, "cpu"),
+        ("cpu", True, ("cuda", "cpu"), False, "cpu"),
+        ("sapien_cuda:1", True, ("cuda:1",), False, "sapien_cuda:1"),
+        ("gpu", True, ("cuda",), False, "gpu"),
+    ],
+)
+def test_what_draws(
+    asked: str, cuda: bool, devices: tuple[str, ...], gpu_physics: bool, chosen: str, drawing: Callable[..., None]
+) -> None:
+    drawing(cuda, *devices)
+    assert choose_render_backend(asked, "rgb", None, True, gpu_physics) == chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "cuda", "devices", "gpu_physics", "problem"),
+    [
+        ("auto", True, (), False, "no cuda"),
+        ("auto", True, ("cpu",), True, "no cuda"),  # the CPU cannot draw what a GPU simulates
+        ("auto", False, (), False, "no cpu"),
+        ("gpu", True, ("cpu",), False, "no cuda"),
+        ("gpu", False, ("cpu",), False, "no cuda"),
+        ("cpu", True, ("cuda",), False, "no cpu"),
+    ],
+)
+def test_what_cannot_draw_is_refused(
+    asked: str, cuda: bool, devices: tuple[str, ...], gpu_physics: bool, problem: str, drawing: Callable[..., None]
+) -> None:
+    drawing(cuda, *devices)
+    with pytest.raises(RenderingUnavailableError, match=rf"obs_mode='rgb' needs pictures, .*\({problem}\)"):
+        choose_render_backend(asked, "rgb", None, True, gpu_physics)
 
 
 @pytest.mark.parametrize("name", ["physx_cpu", "cpu", "auto"])

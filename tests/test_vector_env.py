@@ -190,6 +190,7 @@ def test_an_entry_of_an_info_that_is_no_number(task: Any) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_physics
 def test_a_batch_on_a_gpu() -> None:
     options = {name: value for name, value in SHORT.items() if name != "sim_backend"}
     env = gym.make(ID, num_envs=N, sim_backend="physx_cuda", **options)

@@ -306,6 +306,7 @@ def test_pictures_that_are_tiled_already_are_refused(color: Env) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_physics
 def test_pictures_stay_on_their_device() -> None:
     env: Env = gym.make("RememberColor3-v0", num_envs=N, sim_backend="physx_cuda")
     overlaid = Canvas(env)

@@ -21,6 +21,7 @@ from typing import Any
 import tyro
 
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.sim.gpu_library import download_url, library_file
 from mikasa_robo.sim.render import FIX, ending, rendering_problem
 
 from .extras import TRAIN_MODULES
@@ -206,16 +207,14 @@ def _cuda(facts: Mapping[str, Any]) -> Check:
 def _gpu_library(facts: Mapping[str, Any]) -> Check:
     """The library that SAPIEN 3.0 loads, or first downloads, for a GPU simulation."""
     version = facts["physx"]
-    folder = Path.home() / ".sapien" / "physx" / version
-    library = folder / "libPhysXGpu_64.so"
+    library = library_file(version)
     if library.is_file():
         return Check(GPU_LIBRARY, True, str(library))
-    arm = platform.machine() in ("aarch64", "arm64")
-    file = "linux-aarch64-so.zip" if arm else "linux-so.zip"
-    url = f"https://github.com/sapien-sim/physx-precompiled/releases/download/{version}/{file}"
-    unpack = f"{sys.executable} -m zipfile -e /tmp/{file} {folder}"
-    found = f"{library} is missing; SAPIEN downloads it when a GPU simulation is first made"
-    return Check(GPU_LIBRARY, False, found, f"curl -L {url} -o /tmp/{file} && {unpack}  # for GPU physics only")
+    url = download_url(version)
+    file = Path("/tmp") / url.rpartition("/")[2]
+    found = f"{library} is missing; SAPIEN downloads it when sim_backend='physx_cuda' is first asked for"
+    fix = f"curl -L {url} -o {file} && {sys.executable} -m zipfile -e {file} {library.parent}  # for GPU physics only"
+    return Check(GPU_LIBRARY, False, found, fix)
 
 
 def _vulkan_drivers(environ: Mapping[str, str]) -> Check:

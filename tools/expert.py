@@ -62,14 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
     say("loading the simulator")
-    import torch
 
     from mikasa_robo.experts.evaluation import evaluate
-    from mikasa_robo.sim.render import RenderingUnavailableError, require_rendering
+    from mikasa_robo.sim.render import RenderingUnavailableError, drawing_device, require_rendering
 
     if options.video is not None:
         try:  # before the episodes, not after them
-            require_rendering("--video", "cuda" if torch.cuda.is_available() else "cpu")
+            require_rendering("--video", drawing_device())
         except RenderingUnavailableError as error:
             print(error, file=sys.stderr)
             return 2

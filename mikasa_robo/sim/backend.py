@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mikasa_robo import tensors
+
+from .gpu_library import library_file
 
 BATCHED = "physx_cpu_batched"
 """Name of the backend that simulates many environments on CPU; "physx_cpu" chooses it for ``num_envs > 1``."""
@@ -20,9 +23,10 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
 
     Args:
         sim_backend: "auto", "physx_cpu", "physx_cpu_batched", "physx_cuda" or "physx_cuda:<device number>". "auto" is
-            "physx_cuda" if there is a CUDA device and ``num_envs > 1``, else "physx_cpu".
+            "physx_cuda" if a GPU can simulate and ``num_envs > 1``, else "physx_cpu". It warns if only PhysX's library is
+            missing, which SAPIEN would download: nothing is downloaded that was not asked for by name.
         num_envs: number of environments.
-        cuda_available: whether there is a CUDA device; None: ask torch.
+        cuda_available: whether a GPU can simulate; None: ask torch for a CUDA device, and for "auto" look for the library.
 
     Raises:
         ValueError: the name is not known.
@@ -38,6 +42,13 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
         )
     if cuda_available is None:
         cuda_available = torch.cuda.is_available() and (not number or int(number) < torch.cuda.device_count())
+        if name == "auto" and cuda_available and num_envs > 1 and not library_file().is_file():
+            warnings.warn(
+                f"physics runs on the CPU because {library_file()} is missing; SAPIEN downloads it once with "
+                "sim_backend='physx_cuda'. sim_backend='physx_cpu' chooses the CPU without this warning",
+                stacklevel=2,
+            )
+            cuda_available = False
     if name == "auto":
         return "physx_cuda" if cuda_available and num_envs > 1 else "physx_cpu"
     if name in CUDA_NAMES and not cuda_available:

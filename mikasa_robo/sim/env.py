@@ -24,7 +24,7 @@ from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
 from mikasa_robo.checks import one_of, positive_int
 
-from .backend import BATCHED, checked_env_idx, choose_sim_backend, is_batched_cpu
+from .backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .call_arguments import checked_action
 from .controllers import (
     DrivenRobots,
@@ -34,6 +34,7 @@ from .controllers import (
     find_driven_robots,
     single_agents,
 )
+from .gpu_library import load_library
 from .make_arguments import (
     CAMERA_ARGUMENTS,
     OPTIONAL,
@@ -132,9 +133,12 @@ class BatchedSimMixin(BaseEnv):
                 "parallel_in_single_scene=True draws nothing in batched CPU simulation: use sim_backend='physx_cuda', or "
                 "render_mode=None with obs_mode='state' or 'state_dict'"
             )
-        render_backend = choose_render_backend(render_backend, obs_mode, render_mode, wants_pictures)
+        on_gpu = not self._batched_cpu and sim_backend.split(":")[0] in CUDA_NAMES
+        render_backend = choose_render_backend(render_backend, obs_mode, render_mode, wants_pictures, on_gpu)
         cpu_draws = self._batched_cpu and self._observes_pictures and render_backend in ("cpu", "sapien_cpu")
         self._render_workers = checked_render_workers(render_workers, num_envs, self._sim_threads, cpu_draws)
+        if on_gpu:
+            load_library(sim_backend)
         super().__init__(
             *args,
             num_envs=num_envs,

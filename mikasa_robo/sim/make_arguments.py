@@ -9,7 +9,6 @@ from typing import Any
 
 import dacite
 import sapien
-import torch
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.render import PREBUILT_SHADER_CONFIGS
 from mani_skill.utils import common
@@ -18,7 +17,7 @@ from mani_skill.utils.structs.types import SimConfig
 from mikasa_robo.checks import boolean, number, one_of, positive_int, whole_number
 
 from .draw_pool import default_processes
-from .render import refuse_fork, require_rendering
+from .render import drawing_device, refuse_fork, require_rendering
 
 __all__ = [
     "MOST_ENVS",
@@ -151,13 +150,16 @@ def _check_sim_config(task: BaseEnv, value: Any) -> None:
     whole_number("sim_config['scene_config']['cpu_workers']", scene.cpu_workers, 0, MOST_THREADS)
 
 
-def choose_render_backend(asked: str | None, obs_mode: str | None, render_mode: str | None, wanted: bool) -> str:
+def choose_render_backend(
+    asked: str | None, obs_mode: str | None, render_mode: str | None, wanted: bool, gpu_physics: bool = False
+) -> str:
     """ManiSkill's name of the render backend.
 
     Args:
-        asked: the argument ``render_backend``; "auto" draws only where pictures are wanted.
+        asked: the argument ``render_backend``; "auto" draws only where pictures are wanted, on a GPU that can.
         obs_mode, render_mode: the arguments, for the messages.
         wanted: whether one of them needs pictures.
+        gpu_physics: whether a GPU simulates; then "auto" draws nowhere else.
 
     Raises:
         RenderingUnavailableError: SAPIEN cannot draw here.
@@ -165,13 +167,15 @@ def choose_render_backend(asked: str | None, obs_mode: str | None, render_mode: 
         ValueError: ``asked`` turns off what is wanted.
     """
     if asked == "auto":
-        asked = ("gpu" if torch.cuda.is_available() else "cpu") if wanted else "none"
+        device = "cuda" if gpu_physics else drawing_device()
+        asked = {"cuda": "gpu", "cpu": "cpu"}[device] if wanted else "none"
     if wanted:
         what = f"render_mode={render_mode!r}" if render_mode is not None else f"obs_mode={obs_mode!r}"
         if asked in (None, "none"):
             raise ValueError(f"{what} needs pictures: render_backend={asked!r} turns them off; use 'auto'")
-        if not torch.cuda.is_available():
-            require_rendering(what)
+        device, _, number = asked.removeprefix("sapien_").replace("gpu", "cuda").partition(":")
+        if device != "pci":
+            require_rendering(what, f"{device}:{number}" if number else device)
         refuse_fork(what)
     return "none" if asked is None else asked
 

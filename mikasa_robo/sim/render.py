@@ -45,6 +45,18 @@ def rendering_problem(device: str = "cpu") -> str | None:
     return None if done.returncode == 0 else ending(done.returncode, done.stderr)
 
 
+def drawing_device() -> str:
+    """Where ``render_backend="auto"`` draws: "cuda" if there is a CUDA device that can draw or nothing can, else "cpu".
+
+    A machine may have CUDA without a Vulkan driver for its GPU, as many containers do.
+    """
+    import torch  # here, not above: `mikasa doctor` also runs where torch cannot be imported
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    return "cuda" if rendering_problem("cuda") is None or rendering_problem("cpu") is not None else "cpu"
+
+
 def ending(code: int, stderr: str) -> str:
     """How a program failed: the last line of its error output, and the signal that killed it, if any."""
     said = ([line.strip() for line in stderr.splitlines() if line.strip()] or [f"it ended with code {code}"])[-1]

@@ -1,0 +1,48 @@
+"""PhysX's library for GPU simulation. SAPIEN does not ship it: it loads it from the user's folder, or first downloads it."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+__all__ = ["download_url", "library_file", "load_library"]
+
+
+def library_file(version: str | None = None) -> Path:
+    """Where SAPIEN looks for the library. ``version`` is that of PhysX; None: the one of the installed SAPIEN."""
+    if version is None:
+        import sapien.physx
+
+        version = sapien.physx.version()
+    return Path.home() / ".sapien" / "physx" / version / "libPhysXGpu_64.so"
+
+
+def download_url(version: str | None = None) -> str:
+    """The zip file that SAPIEN downloads on Linux. ``version`` as in `library_file`."""
+    name = "linux-aarch64-so.zip" if platform.machine() in ("aarch64", "arm64") else "linux-so.zip"
+    version = library_file(version).parent.name
+    return f"https://github.com/sapien-sim/physx-precompiled/releases/download/{version}/{name}"
+
+
+def load_library(sim_backend: str) -> None:
+    """Load the library, for which SAPIEN downloads it if it is missing.
+
+    Args:
+        sim_backend: the argument that asks for it, for the message.
+
+    Raises:
+        RuntimeError: it can be neither loaded nor downloaded.
+    """
+    import sapien.physx
+
+    file = library_file()
+    missing = not file.is_file()
+    try:
+        sapien.physx.enable_gpu()
+    except Exception as error:  # of the network, of the zip file or of the loader
+        fix = f"download {download_url()} and unpack it in {file.parent}" if missing else f"remove {file}"
+        what = "could not be downloaded" if missing else "could not be loaded"
+        raise RuntimeError(
+            f"sim_backend={sim_backend!r} needs PhysX's library for GPUs, which {what} ({error}): {fix}, or use "
+            "sim_backend='physx_cpu'"
+        ) from error
