@@ -176,6 +176,14 @@ def test_what_draws(
     assert choose_render_backend(asked, "rgb", None, True, gpu_physics) == chosen
 
 
+def test_without_pictures_nothing_is_tried(drawing: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To try a device takes seconds."""
+    drawing(True)
+    monkeypatch.setattr(render, "rendering_problem", lambda device="cpu": pytest.fail("a device was tried"))
+    for asked, chosen in (("auto", "none"), ("none", "none"), (None, "none"), ("gpu", "gpu")):
+        assert choose_render_backend(asked, "state", None, False) == chosen
+
+
 @pytest.mark.parametrize(
     ("asked", "cuda", "devices", "gpu_physics", "problem"),
     [

@@ -167,8 +167,9 @@ def choose_render_backend(
         ValueError: ``asked`` turns off what is wanted.
     """
     if asked == "auto":
-        device = "cuda" if gpu_physics else drawing_device()
-        asked = {"cuda": "gpu", "cpu": "cpu"}[device] if wanted else "none"
+        if not wanted:
+            return "none"
+        asked = "gpu" if gpu_physics or drawing_device() == "cuda" else "cpu"
     if wanted:
         what = f"render_mode={render_mode!r}" if render_mode is not None else f"obs_mode={obs_mode!r}"
         if asked in (None, "none"):
