@@ -34,7 +34,7 @@ def test_images_stay_on_the_gpu_and_all_else_on_the_cpu(env: Env) -> None:
         assert all(not torch.is_tensor(value) or value.device.type == "cpu" for value in info.values())
         obs, reward, terminated, truncated, info = env.step(torch.zeros(N, env.action_space.shape[-1]))
         assert {value.device.type for value in (reward, terminated, truncated)} == {"cpu"}
-    assert env.unwrapped.robot_visuals == "stock"
+    assert env.unwrapped.robot_visuals == "low_poly"
 
 
 def test_images_are_those_of_single_environments(env: Env) -> None:

@@ -368,6 +368,18 @@ def test_images_cannot_be_chosen_later_where_they_would_show_another_robot() -> 
 
 
 # ---------------------------------------------------------------------- physics on the CPU, pictures on a GPU
+@pytest.mark.parametrize("drawn_on_cpu", [True, False])
+def test_the_robot_in_images_is_the_same_whatever_draws(drawn_on_cpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that learnt from images on a GPU is evaluated on a laptop, too."""
+    made = base(make(TASK, 1))
+    monkeypatch.setattr(type(made), "drawn_on_cpu", property(lambda self: drawn_on_cpu))
+    for pictures, visuals in ((True, "low_poly"), (False, "stock")):
+        monkeypatch.setattr(made, "_observes_pictures", pictures)
+        assert made.robot_visuals == visuals
+        assert made.robot_looks_otherwise_in_images is not pictures
+    made.close()
+
+
 class GpuCamera:
     """Stands for a camera whose pictures stay on the GPU: torch's meta device holds them, and no number can be read."""
 

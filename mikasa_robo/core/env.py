@@ -63,7 +63,7 @@ class MemoryEnv(SavedTask[TaskState]):
         robot_uids: "panda_wristcam" or "panda"; a task of your own may have others in SUPPORTED_ROBOTS.
         robot_init_qpos_noise: standard deviation of the arm joints at the start, rad.
         obs_layout: "flat", as above; "maniskill": what ManiSkill's wrappers read, see `observations.nested_observation`.
-        robot_visuals: as in `BatchedSimMixin`, but "auto" by default: low-poly where the CPU renders observations.
+        robot_visuals: as in `BatchedSimMixin`, but "auto" by default: low-poly where observations hold images.
         **kwargs: those of `BatchedSimMixin` and ManiSkill, with their defaults (``num_envs``, ``obs_mode``, …).
 
     Raises:

@@ -70,8 +70,8 @@ class BatchedSimMixin(BaseEnv):
         sim_debug: raise on patterns that are undefined on a GPU; None: only if the environment variable
             MIKASA_SIM_DEBUG is set to 1.
         robot_visuals: how robots are drawn. "stock": the meshes that ManiSkill ships. "low_poly": a tenth of their
-            triangles, which looks nearly the same and is several times as fast without a GPU (see `assets.low_poly`).
-            "auto": low-poly if observations hold images that the CPU draws, else stock. Collisions are the same in all.
+            triangles, which looks nearly the same and is several times as fast on a CPU (see `assets.low_poly`).
+            "auto": low-poly if observations hold images, else stock. Collisions are the same in all.
         parallel_in_single_scene: builds all environments in one scene, next to one another. On a GPU this is for viewing
             them together. On CPU nothing is drawn and one thread simulates all; it shows without a GPU whether code that
             reads the simulator's buffers accounts for ``scene.scene_offsets``.
@@ -207,13 +207,14 @@ class BatchedSimMixin(BaseEnv):
     def robot_visuals(self) -> str:
         """How robots are drawn, "stock" or "low_poly"."""
         if self._robot_visuals == "auto":
-            return "low_poly" if self._observes_pictures and self.drawn_on_cpu else "stock"
+            # On a GPU too: what is learnt from images on one machine sees the same on another.
+            return "low_poly" if self._observes_pictures else "stock"
         return self._robot_visuals
 
     @property
     def robot_looks_otherwise_in_images(self) -> bool:
         """Whether an environment that was made for observations with images would draw the robot otherwise."""
-        return self._robot_visuals == "auto" and self.drawn_on_cpu and not self._observes_pictures
+        return self._robot_visuals == "auto" and not self._observes_pictures
 
     def _load_agent(self, *args: Any, **kwargs: Any) -> None:
         low_poly = self.robot_visuals == "low_poly" and self.scene.can_render()
