@@ -35,13 +35,13 @@ def load_library(sim_backend: str) -> None:
     """
     import sapien.physx
 
-    file = library_file()
-    missing = not file.is_file()
     try:
         sapien.physx.enable_gpu()
     except Exception as error:  # of the network, of the zip file or of the loader
-        fix = f"download {download_url()} and unpack it in {file.parent}" if missing else f"remove {file}"
-        what = "could not be downloaded" if missing else "could not be loaded"
+        file = library_file()
+        there = file.is_file()
+        fix = f"remove {file}, so that it is downloaded again" if there else f"unpack {download_url()} in {file.parent}"
+        what = "could not be loaded" if there else "could not be downloaded"
         raise RuntimeError(
             f"sim_backend={sim_backend!r} needs PhysX's library for GPUs, which {what} ({error}): {fix}, or use "
             "sim_backend='physx_cpu'"
