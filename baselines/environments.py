@@ -120,10 +120,12 @@ def make_training_env(
         "render_mode": render_mode,
         **env_kwargs,
     }
-    if gpu is not None and num_workers is None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
-        kwargs["sim_backend"] = f"physx_cuda:{gpu}"
-    if gpu is not None and (render_mode is not None or set(VISUAL) & set(obs_mode.split("+"))):
-        kwargs.setdefault("render_backend", f"sapien_cuda:{gpu}")
+    draws = render_mode is not None or bool(set(VISUAL) & set(obs_mode.split("+")))
+    if gpu is not None and not (draws and drawing_device() == "cpu"):  # else "auto" chooses the CPU in both
+        if num_workers is None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
+            kwargs["sim_backend"] = f"physx_cuda:{gpu}"
+        if draws:
+            kwargs.setdefault("render_backend", f"sapien_cuda:{gpu}")
     make: Callable[..., gym.Env[Any, Any]] = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
     if num_workers is not None and render_mode is None:
         make = functools.partial(mikasa_robo.make_env, num_workers=min(num_workers, num_envs))

@@ -4,7 +4,7 @@
 # the exit code is 0. Downloads nothing.
 #
 #   bash scripts/gpu_check.sh
-#   bash scripts/gpu_check.sh > docs/results/gpu.md
+#   bash scripts/gpu_check.sh > gpu.md
 #
 #   PYTHON=…      the interpreter in whose environment this project is installed, by default that of .venv
 #   STEPS=8192    environment steps of each training
@@ -34,6 +34,12 @@ elif not torch.cuda.is_available():
 library="$("$python" -c "
 from mikasa_robo.sim import gpu_library
 print(gpu_library.library_file())")"
+no_drawing="$no_cuda"
+[[ -n "$no_cuda" ]] || no_drawing="$("$python" -c "
+from mikasa_robo.sim import render
+problem = render.rendering_problem('cuda')
+if problem is not None:
+    print('SAPIEN cannot draw on the GPU:', problem)")"
 no_physx="$no_cuda"
 [[ -n "$no_physx" || -f "$library" ]] || no_physx="no PhysX GPU library: $library is missing"
 
@@ -122,12 +128,13 @@ check "tests marked \`gpu\`" "$no_cuda" bash -c tests
 check "training, networks on CUDA, physics on CPU" "$no_cuda" bash -c ppo
 check "the same with \`--compile on\`" "$no_cuda" bash -c 'ppo --compile on'
 check "the same with \`--compile cuda-graphs\`" "$no_cuda" bash -c 'ppo --compile cuda-graphs'
-check "training from images, networks and rendering on the GPU, physics on CPU" "$no_cuda" bash -c images
+check "training from images, networks and rendering on the GPU, physics on CPU" "$no_drawing" bash -c images
 for backend in physx_cpu physx_cuda; do
   why_not="$no_cuda"
   [[ $backend == physx_cpu ]] || why_not="$no_physx"
   check "RememberColor3, 64 environments, \`$backend\`" "$why_not" "$python" benchmarks/gpu_steps.py "$backend" 64
 done
-check "RememberColor3, 16 environments, images, \`physx_cpu\`" "$no_cuda" "$python" benchmarks/gpu_steps.py physx_cpu 16 rgb+joints
+check "RememberColor3, 16 environments, images, \`physx_cpu\`" "$no_drawing" \
+  "$python" benchmarks/gpu_steps.py physx_cpu 16 rgb+joints
 check "RememberColor3, 1,024 environments, \`physx_cuda\`" "$no_physx" "$python" benchmarks/gpu_steps.py physx_cuda 1024
 exit "$failed"

@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -43,7 +42,7 @@ def why_no_gpu() -> str | None:
     """Return why there is no CUDA device to test with, or None if there is one. Without `-m gpu` there is none."""
     import torch  # here, not above: tests that need no torch should not wait for it
 
-    return None if torch.cuda.is_available() else "torch sees no CUDA device; `-m gpu` shows it those of this machine"
+    return None if torch.cuda.is_available() else "torch sees no CUDA device (tests see GPUs only with `-m gpu`)"
 
 
 @cache
@@ -219,7 +218,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Tests are of simulation on the CPU, but for those marked `gpu`, which `-m gpu` runs. With a GPU in sight, "auto" would
     # choose it.
-    if re.search(r"(?<!not )\bgpu", config.getoption("markexpr") or "") is None:
+    if not (config.getoption("markexpr") or "").lstrip("( ").startswith("gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes())

@@ -208,7 +208,7 @@ def test_a_gpu_computes_the_same(name: str) -> None:
     x, starts, state = torch.randn(30, 3, 5), torch.rand(30, 3) < 0.2, memory.initial_state(3)
     expected = memory.forward_sequence(x, state, starts)[0]
     memory, x, starts = memory.to("cuda"), x.to("cuda"), starts.to("cuda")
-    with torch.backends.cudnn.flags(allow_tf32=False):  # by default cuDNN multiplies with 10 bits
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # by default cuDNN multiplies with 10 bits
         y, state = memory.forward_sequence(x, memory.initial_state(3), starts)
     torch.testing.assert_close(y.cpu(), expected, **CLOSE)
     memory.step(x[0], state, starts[0])  # libraries are loaded at their first use

@@ -523,6 +523,7 @@ def test_a_process_takes_the_visible_gpu_of_its_local_rank(
     assert environ == before
     # ... and so does the process, which leaves the variable as it is
     chosen: list[int] = []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name, value in {**environ, "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -543,9 +544,13 @@ def test_more_processes_than_gpus_are_refused() -> None:
         choose_gpu({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "3"}, 1)
 
 
-@pytest.mark.parametrize(("backend", "simulated_on"), [("auto", "physx_cuda:1"), ("physx_cpu", "physx_cpu")])
+@pytest.mark.filterwarnings("ignore:physics runs on the CPU")
+@pytest.mark.parametrize(
+    ("backend", "library", "simulated_on"),
+    [("auto", True, "physx_cuda:1"), ("auto", False, "auto"), ("physx_cpu", True, "physx_cpu")],
+)
 def test_the_simulator_takes_the_gpu_of_its_process(
-    backend: str, simulated_on: str, monkeypatch: pytest.MonkeyPatch
+    backend: str, library: bool, simulated_on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
 
@@ -553,6 +558,10 @@ def test_the_simulator_takes_the_gpu_of_its_process(
         asked.update(kwargs)
         raise ValueError("enough")
 
+    file = tmp_path / "library.so"
+    if library:
+        file.touch()
+    monkeypatch.setattr("mikasa_robo.sim.backend.library_file", lambda: file)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gym, "make", make)
     args = ppo_mlp.Args(sim_backend=backend)

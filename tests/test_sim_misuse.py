@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +122,18 @@ def test_auto_downloads_nothing_and_says_so(library: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "words"),
+    ("there", "problem", "words"),
     [
-        (False, ("could not be downloaded", "no network", "unpack https://", "physx-precompiled/releases/download")),
-        (True, ("could not be loaded", "no network", "remove ")),
+        (False, "no network", ("could not be downloaded", "unpack https://", "physx-precompiled/releases/download")),
+        (True, "no CUDA 13", ("could not be loaded", "remove ")),
+        (True, "libcuda.so: cannot open", ("could not be loaded", "link its libcuda.so.1 as libcuda.so")),
     ],
 )
 def test_a_library_that_cannot_be_had_is_named_with_the_fix(
-    there: bool, words: tuple[str, ...], library: Path, monkeypatch: pytest.MonkeyPatch
+    there: bool, problem: str, words: tuple[str, ...], library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def enable() -> None:
-        raise OSError("no network")
+        raise OSError(problem)
 
     if there:
         library.parent.mkdir(parents=True)
@@ -139,7 +141,7 @@ def test_a_library_that_cannot_be_had_is_named_with_the_fix(
     monkeypatch.setattr(sapien.physx, "enable_gpu", enable)
     with pytest.raises(RuntimeError) as error:
         make("PickCube-v1", num_envs=2, obs_mode="state", sim_backend="physx_cuda")
-    for word in (*words, "sim_backend='physx_cuda'", "'physx_cpu'", str(library if there else library.parent)):
+    for word in (*words, problem, "sim_backend='physx_cuda'", "'physx_cpu'"):
         assert word in str(error.value)
 
 
@@ -162,7 +164,10 @@ def drawing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     [
         ("auto", True, ("cuda", "cpu"), False, "gpu"),
         ("auto", True, ("cuda", "cpu"), True, "gpu"),
-        ("auto", True, ("cpu",), False, "cpu"),  # a container without the GPU's Vulkan driver
+        pytest.param(
+            *("auto", True, ("cpu",), False, "cpu"),  # a container without the GPU's Vulkan driver
+            marks=pytest.mark.filterwarnings("ignore:the CPU draws images"),
+        ),
         ("auto", False, ("cpu",), False, "cpu"),
         ("cpu", True, ("cuda", "cpu"), False, "cpu"),
         ("sapien_cuda:1", True, ("cuda:1",), False, "sapien_cuda:1"),
@@ -199,8 +204,40 @@ def test_what_cannot_draw_is_refused(
     asked: str, cuda: bool, devices: tuple[str, ...], gpu_physics: bool, problem: str, drawing: Callable[..., None]
 ) -> None:
     drawing(cuda, *devices)
-    with pytest.raises(RenderingUnavailableError, match=rf"obs_mode='rgb' needs pictures, .*\({problem}\)"):
+    with pytest.raises(RenderingUnavailableError, match=rf"obs_mode='rgb' needs pictures, .*\({problem}\)") as error:
         choose_render_backend(asked, "rgb", None, True, gpu_physics)
+    assert ("render_backend='cpu'" in str(error.value)) is (devices == ("cpu",))
+
+
+@pytest.mark.filterwarnings("ignore:the CPU draws images because SAPIEN cannot draw on the GPU")
+@pytest.mark.parametrize(
+    ("devices", "obs_mode", "chosen"),
+    [
+        (("cuda", "cpu"), "rgb", ("physx_cuda", "gpu")),
+        (("cpu",), "rgb", ("physx_cpu", "cpu")),  # what a GPU simulates only a GPU can draw
+        (("cpu",), "state", ("physx_cuda", "none")),
+    ],
+)
+def test_by_default_what_simulates_can_be_drawn(
+    devices: tuple[str, ...],
+    obs_mode: str,
+    chosen: tuple[str, str],
+    drawing: Callable[..., None],
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def built(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError(kwargs["sim_backend"], kwargs["render_backend"])
+
+    library.parent.mkdir(parents=True)
+    library.touch()
+    drawing(True, *devices)
+    monkeypatch.setattr(sapien.physx, "enable_gpu", lambda: None)
+    monkeypatch.setattr(BaseEnv, "__init__", built)
+    told = pytest.warns(UserWarning, match="physics runs on the CPU too") if chosen[0] == "physx_cpu" else nullcontext()
+    with told, pytest.raises(AssertionError) as error:
+        make("PickCube-v1", num_envs=2, obs_mode=obs_mode)
+    assert error.value.args == chosen
 
 
 @pytest.mark.parametrize("name", ["physx_cpu", "cpu", "auto"])

@@ -212,7 +212,7 @@ def _gpu_library(facts: Mapping[str, Any]) -> Check:
         return Check(GPU_LIBRARY, True, str(library))
     url = download_url(version)
     file = Path("/tmp") / url.rpartition("/")[2]
-    found = f"{library} is missing; SAPIEN downloads it when sim_backend='physx_cuda' is first asked for"
+    found = f"{library} is missing; SAPIEN downloads it with sim_backend='physx_cuda'; 'auto' uses the CPU until then"
     fix = f"curl -L {url} -o {file} && {sys.executable} -m zipfile -e {file} {library.parent}  # for GPU physics only"
     return Check(GPU_LIBRARY, False, found, fix)
 

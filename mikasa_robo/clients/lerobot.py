@@ -123,7 +123,7 @@ def _make(
 ) -> gym.Env[Any, Any]:
     kwargs = dict(kwargs)
     backend = kwargs.pop("sim_backend", "auto")
-    if backend == "auto" and choose_sim_backend("auto", num_envs) == "physx_cpu":
+    if backend == "auto" and (num_workers is not None or choose_sim_backend("auto", num_envs) == "physx_cpu"):
         backend = BATCHED  # also for a single environment, so that its episodes do not depend on their number
     if render_mode is not None:
         kwargs["render_mode"] = render_mode

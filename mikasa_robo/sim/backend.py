@@ -24,7 +24,7 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
     Args:
         sim_backend: "auto", "physx_cpu", "physx_cpu_batched", "physx_cuda" or "physx_cuda:<device number>". "auto" is
             "physx_cuda" if a GPU can simulate and ``num_envs > 1``, else "physx_cpu". It warns if only PhysX's library is
-            missing, which SAPIEN would download: nothing is downloaded that was not asked for by name.
+            missing, which SAPIEN would download: "auto" downloads nothing.
         num_envs: number of environments.
         cuda_available: whether a GPU can simulate; None: ask torch for a CUDA device, and for "auto" look for the library.
 

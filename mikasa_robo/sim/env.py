@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args
 
@@ -45,6 +46,7 @@ from .make_arguments import (
     choose_render_backend,
 )
 from .materials import undrawn_materials
+from .render import drawing_device
 from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
@@ -61,8 +63,8 @@ class BatchedSimMixin(BaseEnv):
         sim_backend: "auto", "physx_cpu", "physx_cuda" or "physx_cuda:<n>"; see `choose_sim_backend`. With "physx_cpu",
             ManiSkill's own simulation runs one environment and `BatchedCpuPhysx` runs several. With "physx_cpu_batched",
             `BatchedCpuPhysx` runs one environment too.
-        render_backend: "auto" draws only if the observation or render mode needs images. Otherwise it is "none", which is
-            faster and needs no Vulkan. All other values are ManiSkill's.
+        render_backend: "auto" draws only if the observation or render mode needs images, on a GPU that can, else on the
+            CPU. Otherwise it is "none", which is faster and needs no Vulkan. All other values are ManiSkill's.
         sim_threads: threads of the batched CPU simulation; None: one for each core.
         render_workers: processes that draw the images of observations in batched CPU simulation; 0: this process draws
             them. None: one for each of ``sim_threads``, each with at least four environments, if that makes two or more,
@@ -121,13 +123,17 @@ class BatchedSimMixin(BaseEnv):
         self._sim_threads = default_threads() if sim_threads is None else positive_int("sim_threads", sim_threads)
         self._sim_debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") if sim_debug is None else sim_debug
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
+        self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
+        wants_pictures = render_mode is not None or self._observes_pictures
+        automatic = sim_backend == render_backend == "auto"
         sim_backend = choose_sim_backend(sim_backend, num_envs)
+        if automatic and wants_pictures and sim_backend == "physx_cuda" and drawing_device() == "cpu":
+            warnings.warn("physics runs on the CPU too: what a GPU simulates only a GPU can draw", stacklevel=2)
+            sim_backend = "physx_cpu"
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
         if num_envs == 1 and not self._batched_cpu:
             parallel_in_single_scene = False  # a single environment is alone in its scene
         num_envs = check_num_envs(num_envs, self._batched_cpu)
-        self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
-        wants_pictures = render_mode is not None or self._observes_pictures
         if self._batched_cpu and parallel_in_single_scene and wants_pictures:
             raise ValueError(
                 "parallel_in_single_scene=True draws nothing in batched CPU simulation: use sim_backend='physx_cuda', or "

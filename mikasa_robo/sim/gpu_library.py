@@ -41,6 +41,8 @@ def load_library(sim_backend: str) -> None:
         file = library_file()
         there = file.is_file()
         fix = f"remove {file}, so that it is downloaded again" if there else f"unpack {download_url()} in {file.parent}"
+        if "libcuda" in str(error):  # SAPIEN loads the driver first, by this name
+            fix = "install NVIDIA's driver, or link its libcuda.so.1 as libcuda.so"
         what = "could not be loaded" if there else "could not be downloaded"
         raise RuntimeError(
             f"sim_backend={sim_backend!r} needs PhysX's library for GPUs, which {what} ({error}): {fix}, or use "

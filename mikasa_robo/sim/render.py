@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 from mikasa_robo.deprecation import deprecated_names
@@ -54,7 +55,11 @@ def drawing_device() -> str:
 
     if not torch.cuda.is_available():
         return "cpu"
-    return "cuda" if rendering_problem("cuda") is None or rendering_problem("cpu") is not None else "cpu"
+    problem = rendering_problem("cuda")
+    if problem is None or rendering_problem("cpu") is not None:
+        return "cuda"
+    warnings.warn(f"the CPU draws images because SAPIEN cannot draw on the GPU ({problem})", stacklevel=2)
+    return "cpu"
 
 
 def ending(code: int, stderr: str) -> str:
@@ -76,8 +81,12 @@ def signal_name(number: int) -> str:
 def require_rendering(what: str, device: str = "cpu") -> None:
     """Raises `RenderingUnavailableError` if SAPIEN cannot draw. The message names ``what`` needs it and the fix."""
     problem = rendering_problem(device)
-    if problem is not None:
-        raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw here ({problem}): {FIX}")
+    if problem is None:
+        return
+    where, fix = "here" if device == "cpu" else "on the GPU", FIX
+    if device != "cpu" and rendering_problem("cpu") is None:
+        fix = "install the GPU's Vulkan driver, or use sim_backend='physx_cpu' and render_backend='cpu', with which it can"
+    raise RenderingUnavailableError(f"{what} needs pictures, but SAPIEN cannot draw {where} ({problem}): {fix}")
 
 
 _drawing_process: int | None = None
