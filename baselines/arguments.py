@@ -232,8 +232,8 @@ class CommonArgs:
     ppo-mlp and sac, objects+joints for the others (state for ManiSkill's own tasks). Other environments do not take this
     option."""
     sim_backend: str = "auto"
-    """Robot tasks: physics backend. auto chooses the GPU if there are CUDA and PhysX's library for GPUs, else
-    the batched CPU simulator."""
+    """Robot tasks: physics backend. auto chooses the GPU if CUDA and PhysX's library for GPUs are available,
+    else the batched CPU simulator."""
     num_workers: int | None = None
     """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
     in this process. Results are the same. For CPUs with more cores than the threads of one process can use."""

@@ -121,10 +121,11 @@ def make_training_env(
         **env_kwargs,
     }
     draws = render_mode is not None or bool(set(VISUAL) & set(obs_mode.split("+")))
-    if gpu is not None and not (draws and drawing_device() == "cpu"):  # else "auto" chooses the CPU in both
-        if num_workers is None and choose_sim_backend(sim_backend, num_envs) == "physx_cuda":
+    if gpu is not None:
+        on_gpu = num_workers is None and choose_sim_backend(sim_backend, num_envs, draws=draws) == "physx_cuda"
+        if on_gpu:
             kwargs["sim_backend"] = f"physx_cuda:{gpu}"
-        if draws:
+        if draws and drawing_device() == "cuda":
             kwargs.setdefault("render_backend", f"sapien_cuda:{gpu}")
     make: Callable[..., gym.Env[Any, Any]] = _make_maniskill_task if is_maniskill_task(env_id) else gym.make
     if num_workers is not None and render_mode is None:

@@ -216,7 +216,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests are of simulation on the CPU, but for those marked `gpu`, which `-m gpu` runs. With a GPU in sight, "auto" would
+    # Only tests marked `gpu` use a GPU, and only `-m gpu` runs them. The GPU is hidden from all others, because "auto" would
     # choose it.
     if not (config.getoption("markexpr") or "").lstrip("( ").startswith("gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

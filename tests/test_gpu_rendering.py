@@ -1,4 +1,4 @@
-"""On an NVIDIA GPU with Vulkan: images of environments that the CPU simulates, and policies on CUDA that learn from them."""
+"""On an NVIDIA GPU with Vulkan: images of environments that the CPU simulates."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_the_cue_is_seen_and_then_hidden() -> None:
     env.close()
 
 
-def test_render_gives_frames(env: Env) -> None:
-    filmed = gym.make("RememberColor3-v0", num_envs=N, sim_backend="physx_cpu", render_mode="rgb_array")
+def test_render_gives_frames() -> None:
+    filmed: Env = gym.make("RememberColor3-v0", num_envs=N, sim_backend="physx_cpu", render_mode="rgb_array")
     filmed.reset(seed=0)
     frames = torch.as_tensor(filmed.render())
     assert frames.shape[0] == N

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 from train_helpers import run_in_two_processes
 
-from mikasa_robo.baselines import ppo_lstm, ppo_mlp
+from mikasa_robo.baselines import environments, ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_policy
@@ -544,30 +544,52 @@ def test_more_processes_than_gpus_are_refused() -> None:
         choose_gpu({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "3"}, 1)
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The arguments with which an environment was to be made. None is made."""
+    arguments: dict[str, Any] = {}
+
+    def make(env_id: str, **kwargs: Any) -> Any:
+        arguments.update(kwargs)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(gym, "make", make)
+    return arguments
+
+
 @pytest.mark.filterwarnings("ignore:physics runs on the CPU")
 @pytest.mark.parametrize(
     ("backend", "library", "simulated_on"),
     [("auto", True, "physx_cuda:1"), ("auto", False, "auto"), ("physx_cpu", True, "physx_cpu")],
 )
 def test_the_simulator_takes_the_gpu_of_its_process(
-    backend: str, library: bool, simulated_on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str,
+    library: bool,
+    simulated_on: str,
+    asked: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: dict[str, Any] = {}
-
-    def make(env_id: str, **kwargs: Any) -> Any:
-        asked.update(kwargs)
-        raise ValueError("enough")
-
     file = tmp_path / "library.so"
     if library:
         file.touch()
     monkeypatch.setattr("mikasa_robo.sim.backend.library_file", lambda: file)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gym, "make", make)
     args = ppo_mlp.Args(sim_backend=backend)
     with pytest.raises(ValueError, match="enough"):
         env_factory(args, DistContext(1, 2, gpu=1))(4, None)
     assert asked["sim_backend"] == simulated_on
+
+
+@pytest.mark.parametrize(("device", "drawn_on"), [("cuda", "sapien_cuda:1"), ("cpu", None)])
+def test_the_gpu_of_the_process_draws_if_it_can(
+    device: str, drawn_on: str | None, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "drawing_device", lambda: device)
+    args = ppo_mlp.Args(sim_backend="physx_cpu", obs="rgb+joints")
+    with pytest.raises(ValueError, match="enough"):
+        env_factory(args, DistContext(1, 2, gpu=1))(4, None)
+    assert asked.get("render_backend") == drawn_on
 
 
 def test_processes_share_out_environments_and_transitions() -> None:

@@ -75,7 +75,7 @@ class Args:
     reward_mode: Literal["normalized_dense", "dense", "sparse"] = "normalized_dense"
     """The reward that ppo learns from."""
     sim_backend: str = "auto"
-    """Physics backend. auto chooses the GPU if there are CUDA and PhysX's library for GPUs, else the batched CPU
+    """Physics backend. auto chooses the GPU if CUDA and PhysX's library for GPUs are available, else the batched CPU
     simulator, and keeps the results of either."""
     out: Path = Path("runs/attack")
     """Folder for the files of each training run, and for attack.csv and attack.md."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from mikasa_robo import tensors
 
 from .gpu_library import library_file
+from .render import drawing_device
 
 BATCHED = "physx_cpu_batched"
 """Name of the backend that simulates many environments on CPU; "physx_cpu" chooses it for ``num_envs > 1``."""
@@ -18,7 +19,7 @@ CPU_NAMES = ("cpu", "physx_cpu")
 CUDA_NAMES = ("cuda", "gpu", "physx_cuda")
 
 
-def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | None = None) -> str:
+def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | None = None, draws: bool = False) -> str:
     """The backend that ``sim_backend`` stands for.
 
     Args:
@@ -27,6 +28,8 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
             missing, which SAPIEN would download: "auto" downloads nothing.
         num_envs: number of environments.
         cuda_available: whether a GPU can simulate; None: ask torch for a CUDA device, and for "auto" look for the library.
+        draws: whether images are drawn where `drawing_device` says. Only a GPU can draw what a GPU simulates, so "auto" is
+            "physx_cpu", with a warning, where the CPU draws.
 
     Raises:
         ValueError: the name is not known.
@@ -42,15 +45,20 @@ def choose_sim_backend(sim_backend: str, num_envs: int, cuda_available: bool | N
         )
     if cuda_available is None:
         cuda_available = torch.cuda.is_available() and (not number or int(number) < torch.cuda.device_count())
-        if name == "auto" and cuda_available and num_envs > 1 and not library_file().is_file():
+        if name == "auto" and cuda_available and num_envs > 1 and not (library := library_file()).is_file():
             warnings.warn(
-                f"physics runs on the CPU because {library_file()} is missing; SAPIEN downloads it once with "
+                f"physics runs on the CPU because {library} is missing; SAPIEN downloads it once with "
                 "sim_backend='physx_cuda'. sim_backend='physx_cpu' chooses the CPU without this warning",
                 stacklevel=2,
             )
             cuda_available = False
     if name == "auto":
-        return "physx_cuda" if cuda_available and num_envs > 1 else "physx_cpu"
+        if not cuda_available or num_envs == 1:
+            return "physx_cpu"
+        if draws and drawing_device() == "cpu":
+            warnings.warn("physics runs on the CPU too: only a GPU can draw what a GPU simulates", stacklevel=2)
+            return "physx_cpu"
+        return "physx_cuda"
     if name in CUDA_NAMES and not cuda_available:
         raise RuntimeError(
             f"sim_backend={sim_backend!r} needs a CUDA device that torch does not see: use sim_backend='auto' or 'physx_cpu'"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import warnings
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args
 
@@ -46,7 +45,6 @@ from .make_arguments import (
     choose_render_backend,
 )
 from .materials import undrawn_materials
-from .render import drawing_device
 from .renewal import SceneRenewal
 from .scene import BatchedCpuScene
 from .stepping import default_threads
@@ -125,11 +123,7 @@ class BatchedSimMixin(BaseEnv):
         self._robot_visuals = one_of("robot_visuals", robot_visuals, get_args(RobotVisuals))
         self._observes_pictures = obs_mode not in (None, "state", "state_dict", "none")
         wants_pictures = render_mode is not None or self._observes_pictures
-        automatic = sim_backend == render_backend == "auto"
-        sim_backend = choose_sim_backend(sim_backend, num_envs)
-        if automatic and wants_pictures and sim_backend == "physx_cuda" and drawing_device() == "cpu":
-            warnings.warn("physics runs on the CPU too: what a GPU simulates only a GPU can draw", stacklevel=2)
-            sim_backend = "physx_cpu"
+        sim_backend = choose_sim_backend(sim_backend, num_envs, draws=wants_pictures and render_backend == "auto")
         self._batched_cpu = is_batched_cpu(sim_backend, num_envs)
         if num_envs == 1 and not self._batched_cpu:
             parallel_in_single_scene = False  # a single environment is alone in its scene

@@ -10,18 +10,19 @@ __all__ = ["download_url", "library_file", "load_library"]
 
 def library_file(version: str | None = None) -> Path:
     """Where SAPIEN looks for the library. ``version`` is that of PhysX; None: the one of the installed SAPIEN."""
-    if version is None:
-        import sapien.physx
-
-        version = sapien.physx.version()
-    return Path.home() / ".sapien" / "physx" / version / "libPhysXGpu_64.so"
+    return Path.home() / ".sapien" / "physx" / (version or _physx_version()) / "libPhysXGpu_64.so"
 
 
 def download_url(version: str | None = None) -> str:
     """The zip file that SAPIEN downloads on Linux. ``version`` as in `library_file`."""
     name = "linux-aarch64-so.zip" if platform.machine() in ("aarch64", "arm64") else "linux-so.zip"
-    version = library_file(version).parent.name
-    return f"https://github.com/sapien-sim/physx-precompiled/releases/download/{version}/{name}"
+    return f"https://github.com/sapien-sim/physx-precompiled/releases/download/{version or _physx_version()}/{name}"
+
+
+def _physx_version() -> str:
+    import sapien.physx  # here, not above: `mikasa doctor` also runs where SAPIEN cannot be imported
+
+    return str(sapien.physx.version())
 
 
 def load_library(sim_backend: str) -> None:

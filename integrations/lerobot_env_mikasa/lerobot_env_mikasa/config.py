@@ -42,8 +42,8 @@ class MikasaEnv(EnvConfig):
     """What videos show: rgb_array, the task's own camera; observation, the first camera of the observation, which is
     quicker; blank, nothing, on a machine that cannot render."""
     sim_backend: str = "auto"
-    """physx_cpu, physx_cuda, or auto: the GPU if there are CUDA, PhysX's library for GPUs and several
-    environments."""
+    """physx_cpu, physx_cuda, or auto: the GPU if CUDA and PhysX's library for GPUs are available and
+    there are several environments."""
     num_workers: int | None = None
     """Simulate on the CPU in this many processes."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
