@@ -103,7 +103,7 @@ HEAD_START: dict[str, Any] = {"train_env_kwargs": ("head_start=[0,1]",)}
 
 STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
     # More steps did not help Intercept: InterceptSlow has 87 % after 1.5 million and 78 % after 3 million, InterceptMedium
-    # 93 and 86 % (one seed each, 100 episodes).
+    # 93 and 86 % (seed 1, 100 episodes).
     "Intercept": {**COMES_TO_REST, **HEAD_START, "total_timesteps": 1_500_000},
     # InterceptGrabSlow has 54 % after 1.5 million steps and 95 % after 3 million, InterceptGrabMedium 98 % after 1.5 million
     # (one seed each).
@@ -112,7 +112,7 @@ STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
     # million (seed 1).
     "RotateLenient": ENDS_AT_SUCCESS,
     "RotateStrict": {**COMES_TO_REST, "total_timesteps": 3_000_000},
-    # TakeItBack has 86 and 100 % after 2 million steps (seeds 1 and 3), and 96, 85 and 0 % after 1 million (seeds 1 to 3).
+    # TakeItBack has 86, 99 and 100 % after 2 million steps, and 96, 85 and 0 % after 1 million (seeds 1 to 3).
     "TakeItBack": {**COMES_TO_REST, "total_timesteps": 2_000_000},
     "RememberShapeAndColor": {**COMES_TO_REST, **SMALL_UPDATES},
     "BunchOfColors": {**SEVERAL_TARGETS, "total_timesteps": 5_000_000},

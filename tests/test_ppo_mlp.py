@@ -581,7 +581,7 @@ def test_a_robot_task_is_learnt(tmp_path: Path) -> None:
     """A guess is right in a third of the episodes, and a policy that hovers in none."""
     run_dir = tmp_path / "run"
     argv = (
-        "--env-id ShellGameTouch-v0 --total-timesteps 100000 --sim-backend physx_cpu --eval-every 0 --no-video "
+        "--env-id ShellGameTouch-v0 --total-timesteps 50000 --sim-backend physx_cpu --eval-every 0 --no-video "
         "--torch-threads 1"
     )
     assert ppo_mlp.main([*argv.split(), "--run-dir", str(run_dir)]) == 0
