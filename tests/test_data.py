@@ -18,13 +18,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tool_helpers import OWN_ID, own_task, save_untrained
 from train_helpers import break_off
 
-from mikasa_robo.baselines import registry
+import mikasa_robo
+from mikasa_robo.baselines import ppo_lstm, registry
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.dagger_arguments import BCArgs
 from mikasa_robo.baselines.dataset import open_dataset
+from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.data.checking import find_problems
 from mikasa_robo.data.dataset import MANIFEST, Dataset, checksum, export, locked
 from mikasa_robo.data.episode import DatasetInfo, Episode
@@ -205,7 +210,7 @@ def test_two_processes_cannot_write_at_once(copy: Path) -> None:
         pass
 
 
-def test_only_success(tmp_path: Path) -> None:
+def test_only_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Failures are kept in the native folder and left out of the dataset, whatever the batch."""
     manifests = []
     for num_envs in (3, 5):
@@ -228,6 +233,7 @@ def test_only_success(tmp_path: Path) -> None:
         seeds = sorted(row["seed"] for row in [*dataset.rows(), *left_out])
         assert seeds == list(range(FIRST, dataset.rows()[-1]["seed"] + 1)), "every seed up to the last success"
         assert list(find_problems(dataset)) == []
+        assert f"can begin with --start {seeds[-1] + 1 - FIRST}\n" in capsys.readouterr().out
     assert manifests[0] == manifests[1]
     # a format that is added later holds the same episodes
     before = (folder / "Lines" / "episodes.jsonl").read_bytes()
@@ -259,6 +265,7 @@ def test_only_success_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         (["--obs", "smell+joints"], "'smell' is not known"),
         (["--env-kwargs", "obs_mode=state"], "--env-kwargs obs_mode=state"),
         (["--env-id", "PickCube-v1"], "has no expert"),
+        (["--policy", "peek"], "--policy peek with --env-id RememberColor3-v0: Peek looks under mugs"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(
@@ -493,6 +500,17 @@ def test_native_episodes_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureF
     assert data.main(["replay", str(folder)]) == 2
     assert "has no native episodes" in capsys.readouterr().err
     assert data.main(["show", str(folder), "--no-figure"]) == 0
+    assert collect_into(folder, *argv[:2], "--no-states", episodes=1) == 0
+    assert "is complete, without native episodes (--no-keep-native)" in capsys.readouterr().out
+
+
+def test_native_episodes_are_removed_later(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (copy / "Lines" / "episodes.jsonl").read_bytes()
+    assert collect_into(copy, "--format", "data_helpers:Lines", "--no-keep-native") == 0
+    assert capsys.readouterr().out.startswith(f"{copy} is complete\n")
+    assert not (copy / "episodes").exists()
+    assert (copy / "Lines" / "episodes.jsonl").read_bytes() == lines
+    assert data.main(["check", str(copy)]) == 0
 
 
 def test_a_folder_that_is_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -585,6 +603,33 @@ def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, caps
     assert dataset.info.env_id == OWN_ID
     assert set(dataset.read(0).observations) == {"state"}
     assert data.main(["replay", str(tmp_path / "own")]) == 0
+    assert "agree to the bit" in capsys.readouterr().out
+
+
+def test_a_policy_that_sees_several_parts(tmp_path: Path) -> None:
+    """The parts have one order, whatever else is recorded."""
+    env = mikasa_robo.make_env(ENV_ID, 1, obs_mode="objects+joints", sim_backend="physx_cpu", render_backend="none")
+    task: Any = env.unwrapped
+    layout = ObservationLayout.of(task.single_observation_space)
+    action = ActionLayout.of(task.single_action_space)
+    env.close()
+    torch.manual_seed(0)
+    args = ppo_lstm.Args(env_id=ENV_ID, obs="objects+joints")
+    save_policy(tmp_path / "p.pt", RecurrentActorCritic(layout, action, (8,), 8, (8,)), args, step=0)
+    actions = []
+    for obs in ("objects+joints", "state"):
+        folder = tmp_path / obs
+        assert collect_into(folder, "--policy", str(tmp_path / "p.pt"), "--obs", obs, "--no-states", episodes=1) == 0
+        actions.append(Dataset.open(folder).read(0).actions)
+    assert np.array_equal(actions[0], actions[1])
+
+
+def test_the_state_has_no_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The expert sees one in this task, and the mode `state` alone has none."""
+    argv = f"--env-id RotateLenientPos-v0 --obs state --episodes 1 --out {tmp_path / 'new'}"
+    assert collect.main(argv.split()) == 0
+    assert {*Dataset.open(tmp_path / "new").read(0).observations} == {"state"}
+    assert data.main(["replay", str(tmp_path / "new")]) == 0
     assert "agree to the bit" in capsys.readouterr().out
 
 
@@ -688,6 +733,29 @@ def test_a_malformed_manifest_is_refused(
     for words in (["show"], ["check"], ["replay"], ["export", "--format", "data_helpers:Lines"]):
         assert data.main([*words, str(copy)]) == 2
         assert f"{copy / MANIFEST}: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env_id": "../../away"}, "info has the env_id '../../away', which must be an ID of Gymnasium's"),
+        ({"env_id": ".."}, "info has the env_id '..'"),
+        ({"env_id": "/tmp/away"}, "info has the env_id '/tmp/away'"),
+        ({"split": "../away"}, "info has the split '../away', which must be one of train, validation, test"),
+        ({"cameras": ["x/../../away"]}, "info has the camera 'x/../../away', which must be a name without slashes"),
+        ({"cameras": [7]}, "info has the camera 7"),
+    ],
+)
+def test_a_manifest_leads_no_export_out_of_its_folder(
+    copy: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = json.loads((copy / MANIFEST).read_text())["info"]
+    change_manifest(copy, info={**info, **changes})
+    before = sorted(copy.parent.rglob("*"))
+    for words in (["check"], ["export", "--format", "data_helpers:Lines"]):
+        assert data.main([*words, str(copy)]) == 2
+        assert f"{copy / MANIFEST}: {message}" in capsys.readouterr().err
+    assert sorted(copy.parent.rglob("*")) == before
 
 
 def test_show_refuses_a_summary_that_does_not_fit(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

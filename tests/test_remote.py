@@ -341,6 +341,8 @@ def test_bad_answers_end_the_evaluation(answer: bytes | str | None, message: str
     [
         (b"\xc1", {}, "is not msgpack"),
         (pack({"protocol": "other/1"}), {}, "the server has to speak mikasa/remote/1"),
+        (pack({"protocol": np.zeros(2)}), {}, "the server has to speak mikasa/remote/1"),
+        (pack({"env_id": np.zeros(2)}), {}, "--env-id RememberColor3-v0: .* for 0.0 0.0; give --env-id"),
         (
             pack({"env_id": "RememberColor5-v0"}),
             {},
@@ -365,6 +367,36 @@ def test_what_cannot_be_evaluated_is_refused(
         evaluate_checkpoints(Args((tmp_path,), obs="state"))
     with pytest.raises(OptionError, match="--timeout -5 is for --policy"):
         evaluate_checkpoints(Args((tmp_path,), timeout=-5))
+
+
+def test_a_server_that_ends_the_connection_at_once_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from websockets.sync.client import connect
+
+    def closed(*args: Any, **kwargs: Any) -> Any:
+        connection = connect(*args, **kwargs)
+        connection.socket.close()  # as the thread that receives does it, if it is the faster one
+        return connection
+
+    monkeypatch.setattr("websockets.sync.client.connect", closed)
+    with (
+        answering(lambda k: None) as port,
+        pytest.raises(RemotePolicyError, match=f"^remote:127.0.0.1:{port} closed the connection at once"),
+    ):
+        evaluate_remote(remote(port, tmp_path / "e.json"), make_factory=reach)
+
+
+def test_a_partial_evaluation_goes_on_with_its_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
+    out = tmp_path / "e.json"
+    with answering(lambda k: DROP if k == 27 else actions) as port, pytest.raises(RemotePolicyError):
+        evaluate_remote(remote(port, out), make_factory=reach)
+    assert partial_path(out).exists()
+    monkeypatch.setattr("mikasa_robo.tools.evaluate.simulator_used", lambda asked, env: "physx_cuda")  # another machine
+    with (
+        answering(lambda k: actions) as port,
+        pytest.raises(OptionError, match="another evaluation, with another sim_backend"),
+    ):
+        evaluate_remote(remote(port, out), make_factory=reach)
 
 
 def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> None:

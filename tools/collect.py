@@ -19,7 +19,7 @@ from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
 from mikasa_robo.data.episode import IMAGE_PARTS, name_simulator
 from mikasa_robo.data.formats import FormatError, find_format
-from mikasa_robo.data.seeds import SPLIT_SIZE
+from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS
 from mikasa_robo.data.store import DataError
 from mikasa_robo.experts.makers import POLICY_NAMES
 from mikasa_robo.partial_files import PREFIX
@@ -70,12 +70,14 @@ class Options:
     split: Literal["train", "validation", "test"] = "train"
     """Which of the published seeds to play. Evaluations play none of them."""
     start: int = 0
-    """Begin with this seed of the split. Two datasets of one split share no episode if their ranges do not overlap."""
+    """Begin with this seed of the split. Two datasets of one split share no episode if their ranges do not overlap. A range
+    has --episodes seeds, or up to a hundred times as many with --only-success."""
     only_success: bool = False
     """Go on through the seeds until there are as many successes as --episodes, and leave the other episodes out of all
     formats. The native folder keeps them, and the manifest lists them."""
     num_envs: int | None = None
-    """Episodes that are played at a time, by default 64, or 16 with images. They are the same whatever this is."""
+    """Episodes that are played at a time, by default 64, or 16 with images. They are the same whatever this is, except that
+    one at a time is simulated on the CPU, also where a GPU simulates more."""
     keep_native: bool = True
     """Keep the native episodes when the formats are written. `mikasa train bc --dataset`, `mikasa data replay` and
     `mikasa data export` read them."""
@@ -123,7 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 begun.remove_dropped()  # it may have been killed before it could
                 if begun.unlisted_formats():  # or before it could checksum a format
                     begun = begun.refresh()
-            print(f"{options.out} is complete")
+                begun = _drop_native(begun, options)
+            kept = options.keep_native and not begun.native
+            print(f"{options.out} is complete{', without native episodes (--no-keep-native)' if kept else ''}")
             _report(begun)
             return 0
         env_id = resolve_env_id(options.env_id)
@@ -180,6 +184,8 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
         with locked(options.out):
             problems = _export(begun, _missing_formats(begun, options), begun.numbers())
             dataset = begun.refresh()
+            if not problems:
+                dataset = _drop_native(dataset, options)
         _report(dataset)
         return _say_problems(problems)
 
@@ -266,6 +272,11 @@ def _export(dataset: Dataset, names: Sequence[str], numbers: Sequence[int]) -> l
         except ValueError as error:
             problems.append(f"--format {name}: {error}")
     return problems
+
+
+def _drop_native(dataset: Dataset, options: Options) -> Dataset:
+    """Carry out --no-keep-native where the episodes are still there: an earlier command kept them."""
+    return dataset.drop_native() if dataset.native and not options.keep_native else dataset
 
 
 def _say_problems(problems: Sequence[str]) -> int:
@@ -358,6 +369,10 @@ def _report(dataset: Dataset) -> None:
         f"{summary['successes']} with success, {summary['failures']} with a mistake, {summary['steps']} steps"
         + (f"; {left_out} without success are left out" if left_out else "")
     )
+    if dataset.info.only_success:
+        played = [row["seed"] for row in (*dataset.manifest["episodes"], *dataset.manifest["left_out"])]
+        following = max(played) + 1 - SPLITS[dataset.info.split]
+        print(f"  a part without these episodes can begin with --start {following}")
     for name, size in folder_sizes(files):
         print(f"  {name}: {size / 1e6:.1f} MB, {size / max(summary['episodes'], 1) / 1e3:.0f} kB an episode")
 

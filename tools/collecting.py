@@ -72,20 +72,20 @@ class Collector:
         )
         self.env: Any = make_player_env(env_id, num_envs, both, None, **kwargs)
         try:
-            self.task = self.env.unwrapped
+            self.task: Any = self.env.unwrapped
             if not isinstance(self.task, MemoryEnv):
                 raise OptionError(f"--env-id {env_id} is not a task with a cue; use one of `mikasa list`")
             if player is not None:
                 player.require_fit_space(_subspace(self.task.single_observation_space, settings.obs_mode), self.env)
             _require_memory(self.env, num_envs)
+            made_with = {"obs_mode": obs_mode, "control_mode": both.control_mode, "reward_mode": both.reward_mode}
+            self.info = _describe(options, self.task, {**made_with, "sim_backend": options.sim_backend, **kwargs})
+            self.start = self._prepare_scripted(options) if player is None else self._prepare_checkpoint(player)
         except BaseException:
             self.env.close()
             raise
-        made_with = {"obs_mode": obs_mode, "control_mode": both.control_mode, "reward_mode": both.reward_mode}
-        self.info = _describe(options, self.task, {**made_with, "sim_backend": options.sim_backend, **kwargs})
         self.policy_sha256 = None if player is None else player.checkpoint.sha256
         """Of the checkpoint that plays."""
-        self.start = self._prepare_scripted(options) if player is None else self._prepare_checkpoint(player)
 
     @property
     def horizon(self) -> int:
@@ -122,7 +122,10 @@ class Collector:
     # ------------------------------------------------------------------ policies
     def _prepare_scripted(self, options: Options) -> Callable[[Sequence[int]], Act]:
         name: Any = options.policy
-        policy = policy_maker(name)(make_skill(self.info.env_id, self.task))
+        try:
+            policy = policy_maker(name)(make_skill(self.info.env_id, self.task))
+        except ValueError as error:  # a policy for some families only
+            raise OptionError(f"--policy {name} with --env-id {self.info.env_id}: {error}") from error
 
         def start(seeds: Sequence[int]) -> Act:
             policy.seed([(POLICY_STREAM, seed) for seed in seeds])
@@ -166,7 +169,8 @@ def _subspace(space: gym.Space[Any], obs_mode: str) -> gym.Space[Any]:
         return space
     if not modes.joined:
         return space["state"]
-    return gym.spaces.Dict({name: part for name, part in space.items() if name in modes.parts or name == "prompt"})
+    # pairs, because Gymnasium sorts a dict, and a policy's layout has the order of the observation
+    return gym.spaces.Dict([(name, part) for name, part in space.items() if name in modes.parts or name == "prompt"])
 
 
 def _require_memory(env: Any, num_envs: int) -> None:

@@ -244,7 +244,7 @@ def _export(dataset: Dataset, name: str) -> int:
             except ValueError as error:
                 raise OptionError(f"--format {name}: {error}") from error
         manifest = dataset.refresh().manifest or {}
-    size = dict(folder_sizes(manifest["files"]))[kind.name]
+    size = dict(folder_sizes(manifest["files"])).get(kind.name, 0)  # a writer may have left no file
     print(f"{target}: {len(dataset)} episodes, {size / 1e6:.1f} MB, {size / len(dataset) / 1e3:.0f} kB an episode")
     return 0
 

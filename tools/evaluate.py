@@ -88,7 +88,8 @@ class Args:
     protocol: Literal["fixed", "paper"] = "fixed"
     """paper: three checkpoints, 16 episodes each, mean and standard error over the three."""
     num_envs: int = 50
-    """Episodes that run at a time. The number does not change the episodes."""
+    """Episodes that run at a time. The number does not change the episodes, except that one at a time is simulated on the
+    CPU, also where a GPU simulates more."""
     sim_backend: str | None = None
     """Physics backend of robot tasks, such as physx_cpu; by default as in training."""
     num_workers: int | None = None

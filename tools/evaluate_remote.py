@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 import mikasa_robo
@@ -84,8 +85,6 @@ def evaluate_remote(
         name = name if isinstance(name, str) and name.replace("-", "").replace("_", "").isalnum() else "remote"
         out = args.out or default_output(trained.env_id, name[:60])
         require_new_file(out)
-        partial = _Partial(partial_path(out), trained, policy.metadata, episodes)
-        outcomes = partial.read()
         num_envs = min(args.num_envs, episodes)
         say(f"making {num_envs} environments of {trained.env_id}")
         try:
@@ -94,7 +93,9 @@ def evaluate_remote(
             raise OptionError(f"--env-id {args.env_id} cannot be made: {error}") from error
         stack.callback(env.close)
         stack.enter_context(torch_threads(1))
-        trained.sim_backend = simulator_used(trained.sim_backend, env)
+        trained.sim_backend = simulator_used(trained.sim_backend, env)  # what "auto" stands for depends on the machine
+        partial = _Partial(partial_path(out), trained, policy.metadata, episodes)
+        outcomes = partial.read()
         _bind(policy, env)
         rest = [k for k in range(episodes) if k not in outcomes]
         say(f"playing {len(rest)} episodes{f'; {len(outcomes)} are in {partial.path}' if outcomes else ''}")
@@ -164,7 +165,10 @@ def _require_agreement(policy: RemotePolicy, settings: Mapping[str, Any]) -> Non
     """Raise OptionError where the server says that its policy is for other environments."""
     for name, ours in settings.items():
         stated = policy.metadata.get(name)
-        stated = sorted(map(str, stated)) if name == "env_kwargs" and isinstance(stated, list) else stated
+        if isinstance(stated, np.ndarray):
+            stated = stated.tolist()
+        if isinstance(stated, list):  # of anything: the server is not trusted
+            stated = sorted(map(str, stated)) if name == "env_kwargs" else [*map(str, stated)]
         if stated is None or stated == ours:
             continue
         option = f"--{name.replace('_', '-')}"

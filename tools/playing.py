@@ -133,7 +133,15 @@ class CheckpointPlayer:
         layout = ObservationLayout.of(space)
         expected = self.network.layout.width, self.network.action.dim
         found = layout.width, task.single_action_space.shape[-1]
-        if expected != found or layout != self.network.layout:
+        if expected == found and layout != self.network.layout:
+            seen, shown = (
+                ", ".join(f"{part.name} {part.shape}" for part in one.parts) for one in (self.network.layout, layout)
+            )
+            raise UnsuitablePolicyError(
+                f"--policy {self.checkpoint.path} sees {seen}, and {task.spec.id} shows {shown}: the policy was trained on "
+                f"{self.checkpoint.env_id}"
+            )
+        if expected != found:
             raise UnsuitablePolicyError(
                 f"--policy {self.checkpoint.path} maps {expected[0]} numbers to {expected[1]}, and {task.spec.id} needs "
                 f"{found[0]} to {found[1]}: the policy was trained on {self.checkpoint.env_id}"

@@ -30,6 +30,7 @@ from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 
 from .episode import DatasetInfo, Episode
 from .formats import DataFormat
+from .seeds import SPLITS
 from .store import DataError, read_episode, read_facts, write_episodes
 
 __all__ = ["FORMAT", "Dataset", "export", "locked", "write_json"]
@@ -171,9 +172,14 @@ class Dataset:
         self.require_native()
         return read_episode(self.folder / rows[index]["file"], index)
 
+    @property
+    def native(self) -> bool:
+        """Whether the native episodes are there, or will be."""
+        return self.manifest is None or bool(self.manifest["native"])
+
     def require_native(self) -> None:
         """Raises DataError where the native episodes were not kept."""
-        if self.manifest is not None and not self.manifest["native"]:
+        if not self.native:
             raise DataError(
                 f"{self.folder} has no native episodes (--no-keep-native); collect them anew, or use the formats that it has"
             )
@@ -226,9 +232,22 @@ class Dataset:
         complete.remove_dropped()
         return complete
 
+    def drop_native(self) -> Dataset:
+        """Remove the native episodes of a complete dataset; what is left are its formats."""
+        content = Dataset.open(self.folder).manifest
+        assert content is not None
+
+        def rows(key: str) -> list[dict[str, Any]]:
+            return [{name: value for name, value in row.items() if name != "file"} for row in content[key]]
+
+        self._write_manifest({**content, "native": False, "episodes": rows("episodes"), "left_out": rows("left_out")})
+        dropped = Dataset.open(self.folder)
+        dropped.remove_dropped()
+        return dropped
+
     def remove_dropped(self) -> None:
         """Remove the native episodes where the manifest says that they are not kept."""
-        if self.manifest is not None and not self.manifest["native"]:
+        if not self.native:
             shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
 
     def refresh(self) -> Dataset:
@@ -326,8 +345,9 @@ def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
     problem = _why_unfit(content, _MANIFEST if complete else _BEGUN, "it") or _why_unfit(content["info"], _INFO, "info")
     if problem is not None:
         return problem
-    if ":" in content["info"]["env_id"]:  # Gymnasium would import the module, whoever made the dataset
-        return f"info has the env_id {content['info']['env_id']!r}, which must be an ID without a module"
+    problem = _why_no_file_names(content["info"])
+    if problem is not None:
+        return problem
     if not complete:
         return None
     if not content["episodes"]:
@@ -344,6 +364,25 @@ def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
         (None if isinstance(name, str) else f"formats has {name!r}, which is no name" for name in content["formats"]),
     )
     return next((problem for problem in problems if problem is not None), None)
+
+
+def _why_no_file_names(info: Mapping[str, Any]) -> str | None:
+    """Why an entry that exports use in paths could lead out of the dataset, whoever made it; None if none does."""
+    if ":" in info["env_id"]:  # Gymnasium would import the module
+        return f"info has the env_id {_short(info['env_id'])}, which must be an ID without a module"
+    if not all(map(_is_file_name, info["env_id"].split("/"))):  # namespace/name
+        return f"info has the env_id {_short(info['env_id'])}, which must be an ID of Gymnasium's"
+    if info["split"] not in SPLITS:
+        return f"info has the split {_short(info['split'])}, which must be one of {', '.join(SPLITS)}"
+    for camera in info["cameras"]:
+        if not isinstance(camera, str) or not _is_file_name(camera):
+            return f"info has the camera {_short(camera)}, which must be a name without slashes"
+    return None
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a folder of this name lies where it is made."""
+    return bool(name) and not name.startswith(".") and not {*name} & {"/", "\\", "\0"}
 
 
 def _why_unfit(values: Any, wanted: Mapping[str, Any], where: str) -> str | None:

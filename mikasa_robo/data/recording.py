@@ -43,7 +43,7 @@ def draw_noise(seed: int, mean_std: float, steps: int, width: int) -> tuple[floa
 
 
 def parts_of(obs: Any, obs_mode: str) -> dict[str, Tensor]:
-    """The parts of an observation that ``obs_mode`` asks for, and the prompt where there is one.
+    """The parts of an observation that ``obs_mode`` asks for, and the prompt where that mode has one.
 
     Args:
         obs: of an environment whose mode has these parts and maybe more.
@@ -51,7 +51,10 @@ def parts_of(obs: Any, obs_mode: str) -> dict[str, Tensor]:
     """
     if isinstance(obs, Tensor):  # the mode "state" alone
         return {"state": obs}
-    parts = parse_modes(obs_mode).parts
+    modes = parse_modes(obs_mode)
+    if not modes.joined:  # that mode in an environment that observes more; it has no prompt
+        return {"state": obs["state"]}
+    parts = modes.parts
     return {name: value for name, value in obs.items() if name in parts or name == "prompt"}
 
 

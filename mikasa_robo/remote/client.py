@@ -93,22 +93,28 @@ class RemotePolicy:
             raise RemotePolicyError(
                 f"{self.name} is not a policy server: it does not speak websocket ({error}); name the server's port"
             ) from error
-        # A server that no longer reads must not hold up a frame for ever.
-        whole, part = divmod(timeout, 1)
-        self._connection.socket.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole), int(part * 1e6))
-        )
         try:
+            self._limit_sending(timeout)
             self.metadata = self._read_metadata()
         except BaseException:
             self.close()
             raise
 
+    def _limit_sending(self, timeout: float) -> None:
+        """A server that no longer reads must not hold up a frame for ever."""
+        whole, part = divmod(timeout, 1)
+        try:
+            self._connection.socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole), int(part * 1e6))
+            )
+        except OSError as error:  # the thread that receives has closed the socket already
+            raise RemotePolicyError(f"{self.name} closed the connection at once; look what the server says") from error
+
     def _read_metadata(self) -> dict[str, Any]:
         try:
             metadata = require_map(self._receive("metadata"), "the metadata")
             found = metadata.get("protocol", PROTOCOL)
-            if found != PROTOCOL:
+            if not isinstance(found, str) or found != PROTOCOL:
                 raise MessageError(
                     f'the entry "protocol" of its metadata is {found!r:.80}; the server has to speak {PROTOCOL}'
                 )
