@@ -283,7 +283,7 @@ class CommonArgs:
     """Episodes of each evaluation. By default 100; without --eval-every those during training play 50, or fewer (at least
     10) where a run would otherwise be evaluated less than three times."""
     eval_num_envs: int = 50
-    """Environments of an evaluation, at most; the episodes do not depend on their number."""
+    """Environments of an evaluation, at most; only the episodes of ManiSkill's own tasks depend on their number."""
     eval_seed: int = 1_000_000
     """Episode k of an evaluation during training has the seed eval_seed + k."""
     final_eval_seed: int = 2_000_000

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from mikasa_robo.checks import whole_number
@@ -27,6 +28,7 @@ __all__ = [
     "check_env_id",
     "check_workers",
     "choose_obs_mode",
+    "derived_seed",
     "is_maniskill_task",
     "is_robot_task",
     "make_gymnasium_env",
@@ -210,17 +212,27 @@ def make_gymnasium_env(
 def reset_with(env: Any, seed: int, dist: DistContext) -> tuple[Obs, dict[str, Any]]:
     """Reset all environments. Environment i of process r gets the episode that environment r n + i gets in one process.
 
-    ManiSkill's own tasks do not support that; with them process r gets another seed.
+    ManiSkill's own tasks do not support that; with them process r gets another seed. In other environments than robot tasks
+    each has a seed of its own that follows from both, because with seed + i two runs of neighbouring seeds would train on
+    the same episodes.
     """
     from mikasa_robo.core.env import MemoryEnv
     from mikasa_robo.workers.env import WorkerEnv
 
     first = dist.own(env.num_envs).start
+    if isinstance(env.unwrapped, GymnasiumVectorEnv):
+        return env.reset(seed=[derived_seed(seed, first + i) for i in range(env.num_envs)])
     if not first:
         return env.reset(seed=seed)
     if isinstance(env.unwrapped, MemoryEnv | WorkerEnv):
         return env.reset(seed=[(seed, first + i) for i in range(env.num_envs)])
     return env.reset(seed=seed + first)
+
+
+def derived_seed(seed: int, number: int) -> int:
+    """A seed that follows from both, far from those of evaluations and datasets: they are below 400,000,000."""
+    drawn = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    return 10**9 + drawn % (2**31 - 10**9)
 
 
 def check_env_id(env_id: str, env_module: str | None = None) -> None:

@@ -132,6 +132,8 @@ def plan_evaluations(args: CommonArgs, horizon: int) -> EvaluationPlan:
     every, episodes = args.eval_every, final
     if every is None and horizon >= UNKNOWN_HORIZON:
         every = 100_000
+        if args.eval_episodes is None:
+            episodes = TRAINING_EPISODES
     elif every is None and args.eval_episodes is None:
         allowed = int(EVALUATION_SHARE * args.total_timesteps / (LEAST_EVALUATIONS * horizon))
         episodes = max(LEAST_EPISODES, min(allowed, TRAINING_EPISODES))

@@ -157,7 +157,7 @@ def choose_preset(name: str, env_id: str, obs: str | None, algorithm: str) -> di
     """The values of a preset for an algorithm.
 
     Args:
-        name: a name in `PRESETS`, "auto" to choose by the task, or "none" for no values.
+        name: a name in `PRESETS`, "auto" to choose by the task (none for Gymnasium's own), or "none" for no values.
         env_id: the environment.
         obs: ``--obs``.
         algorithm: name of the algorithm.
@@ -168,7 +168,10 @@ def choose_preset(name: str, env_id: str, obs: str | None, algorithm: str) -> di
     if name == "none":
         return {}
     if name == "auto":
-        name = _fitting(env_id, obs)
+        fitting = _fitting(env_id, obs)
+        if fitting is None:
+            return {}
+        name = fitting
     if name not in PRESETS:
         raise ArgumentError(f"--preset {name} is not known; use auto, none or one of {', '.join(PRESETS)}")
     from mikasa_robo.catalog import CATALOG
@@ -177,13 +180,18 @@ def choose_preset(name: str, env_id: str, obs: str | None, algorithm: str) -> di
     return PRESETS[name].values(algorithm, None if spec is None else spec.family)
 
 
-def _fitting(env_id: str, obs: str | None) -> str:
+def _fitting(env_id: str, obs: str | None) -> str | None:
+    """The name of a preset; None for an environment of somebody else's that is no robot task."""
     import mikasa_base
     from mikasa_robo.core.observations import VISUAL
+
+    from .environments import is_robot_task
 
     variant = mikasa_base.VARIANTS.get(env_id)
     if variant is not None:
         return f"base-{variant.row.tier}"
+    if not is_robot_task(env_id):
+        return None
     if obs in (None, "state"):
         return "robo-state"
     return "robo-pictures" if set(VISUAL) & set((obs or "").split("+")) else "robo-numbers"

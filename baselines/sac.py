@@ -157,7 +157,10 @@ class SAC:
                 ("temperature", [self.log_temperature]),
             )
         }
-        self.buffer, self.expert_buffer = ReplayBuffer(args.buffer_transitions), ReplayBuffer(args.buffer_transitions)
+        self.buffer = ReplayBuffer(args.buffer_transitions)
+        rollouts = -(-args.expert_steps // args.batch_size)  # the expert's last one may go beyond --expert-steps
+        # Room for all of the expert: it acts at the beginning only, and what is lost does not come back.
+        self.expert_buffer = ReplayBuffer(args.buffer_transitions + rollouts * args.batch_size)
         self.expert = NoisyExpert(args, setup) if args.expert_steps else None
         if args.dataset is not None:
             self._read_dataset()

@@ -26,7 +26,7 @@ from mikasa_suite import finish_first
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
 from .distributed import DistContext
-from .environments import EnvFactory, reset_with
+from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_with
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, plan_evaluations, torch_threads
 from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
@@ -332,6 +332,10 @@ class _Run:
         if self.updates:
             seed = int(np.random.SeedSequence([seed, self.updates]).generate_state(1)[0]) % 2**31
         obs, _ = reset_with(self.env, seed, self.dist)
+        if is_maniskill_task(self.args.env_id):
+            # These draw the episodes of automatic resets from torch's global generator. Without this all processes would
+            # draw the same, and a resumed run those of the beginning.
+            torch.manual_seed(derived_seed(seed, self.dist.rank))
         self.algorithm.on_episode_start(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
         return obs
 

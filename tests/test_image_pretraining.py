@@ -11,7 +11,7 @@ import pytest
 import torch
 from train_helpers import assert_same_policy, break_off
 
-from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.checkpoints import Checkpoints, load_network
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger import DAgger
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
@@ -227,3 +227,16 @@ def test_a_run_resumes_with_features_to_the_bit(tmp_path: Path) -> None:
     assert "obs/rgb" not in saved["buffer"]["steps"]
     assert main("dagger", ["--resume", str(broken)]) == 0
     assert_same_policy(whole, broken)
+
+    # a run that begins with this policy keeps its encoders, which the rest of it fits
+    more = [word for word, before in zip(argv, ["", *argv], strict=False) if "--image-pretraining" not in word + before]
+    more += ["--total-timesteps", "120", "--init-from", str(whole), "--run-dir", str(tmp_path / "more")]
+    assert main("dagger", more) == 0
+    rows = read_progress(tmp_path / "more")
+    assert not any(row.get("imitation/image_updates") for row in rows)
+    assert float(rows[-1]["imitation/total_updates"]) > 0
+    first, second = (load_network(run / "checkpoint.pt").state_dict() for run in (whole, tmp_path / "more"))
+    encoders = [name for name in first if name.startswith("images.")]
+    assert encoders
+    assert all(torch.equal(first[name], second[name]) for name in encoders)
+    assert not torch.equal(first["actor.0.weight"], second["actor.0.weight"])

@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -15,11 +16,13 @@ import torch
 from sim_helpers import NO_VULKAN, run_python
 from torch import Tensor
 
-from mikasa_robo.baselines import ppo_mlp
+from mikasa_robo.baselines import ppo_mlp, training
 from mikasa_robo.baselines.advantages import compute_gae
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint, save_policy
+from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.encoder import ObservationNormalizer
-from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, EndAtSuccess, StaggeredEpisodes
+from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, EndAtSuccess, GymnasiumVectorEnv, StaggeredEpisodes
+from mikasa_robo.baselines.environments import reset_with
 from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
@@ -392,6 +395,64 @@ def test_no_video_where_nothing_can_be_drawn(tmp_path: Path, caplog: pytest.LogC
         film(policy, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
     assert [record.getMessage() for record in caplog.records] == ["no video: no Vulkan driver: install one"]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_video_that_fails_costs_no_result(tmp_path: Path) -> None:
+    def factory(num_envs: int, render_mode: str | None) -> ReachEnv:
+        if render_mode is not None:
+            raise MemoryError("no memory for a second renderer")
+        return ReachEnv(num_envs)
+
+    with pytest.raises(MemoryError):
+        train(small(total_timesteps=320, eval_every=0, run_dir=tmp_path / "run"), factory)
+    assert json.loads((tmp_path / "run" / "final_eval.json").read_text())["training_steps"] == 320
+
+
+def test_training_seeds_of_neighbouring_runs_differ() -> None:
+    class Recorder:
+        num_envs = 32
+
+        def __init__(self) -> None:
+            self.unwrapped = GymnasiumVectorEnv.__new__(GymnasiumVectorEnv)
+            self.seeds: list[int] = []
+
+        def reset(self, *, seed: list[int]) -> Any:
+            self.seeds = seed
+
+    def seeds(seed: int, dist: DistContext) -> list[int]:
+        env = Recorder()
+        reset_with(env, seed, dist)
+        return env.seeds
+
+    one, two = seeds(1, DistContext()), seeds(2, DistContext())
+    assert len({*one, *two}) == 64
+    assert min(*one, *two) > 400_000_000, "those of evaluations and datasets are below"
+    assert max(*one, *two) < 2**31
+    assert not {*one} & {*seeds(1, DistContext(rank=1, size=2))}
+
+
+@pytest.mark.parametrize(("env_id", "own"), [("PickCube-v1", True), ("RememberColor3-v0", False)])
+def test_automatic_resets_of_maniskill_s_tasks_differ_between_processes_and_after_a_resume(
+    env_id: str, own: bool
+) -> None:
+    """They draw from torch's global generator."""
+
+    class Env:
+        num_envs, device, unwrapped = 2, CPU, None
+
+        def reset(self, *, seed: Any) -> Any:
+            return None, {}
+
+    def state(rank: int, updates: int) -> int:
+        torch.manual_seed(5)
+        algorithm = SimpleNamespace(on_episode_start=lambda starts: None)
+        run = SimpleNamespace(args=Args(env_id=env_id, seed=1), updates=updates, env=Env(), algorithm=algorithm)
+        run.dist = DistContext(rank=rank, size=2)
+        training._Run.start_episodes(run)
+        return torch.initial_seed()
+
+    found = {state(rank, updates) for rank in (0, 1) for updates in (0, 3)}
+    assert len(found) == 4 if own else found == {5}
 
 
 FILM_WITHOUT_VULKAN = """

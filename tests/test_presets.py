@@ -47,6 +47,8 @@ def test_auto_chooses_the_preset_by_the_task_and_its_observations() -> None:
     assert chosen("RememberColor3-v0", "rgb+joints") == PRESETS["robo-pictures"].values("ppo-mlp")
     assert chosen("MemoryLengthEasy-v0") == PRESETS["base-diagnostic"].values("ppo-mlp")
     assert chosen("BalletEasy-v0") == PRESETS["base-complex"].values("ppo-mlp")
+    assert choose_preset("auto", "PickCube-v1", None, "ppo") == PRESETS["robo-numbers"].values("ppo") != {}
+    assert choose_preset("auto", "CartPole-v1", None, "ppo") == {}, "the defaults are for rewards that come late"
     with pytest.raises(ArgumentError, match="--preset x is not known"):
         choose_preset("x", "", None, "ppo-mlp")
 

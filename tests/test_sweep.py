@@ -180,6 +180,18 @@ def test_a_run_can_be_interrupted_where_a_shell_had_ctrl_c_ignored(tmp_path: Pat
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("status", [1, 2])
+def test_a_run_with_a_result_is_finished_even_if_its_video_failed(status: int, tmp_path: Path) -> None:
+    progress = Progress(plan(tmp_path, 1).runs[0], tmp_path, attempts=1)
+    ray: Any = SimpleNamespace(get=lambda reference: status, exceptions=SimpleNamespace(RayError=LookupError))
+    assert module._conclude(ray, None, progress) is (status == 1)
+    assert progress.state == "failed"
+    (tmp_path / "final_eval.json").write_text("{}")
+    assert not module._conclude(ray, None, progress)
+    assert progress.state == "finished"
+    assert f"exit status {status} after its result was written" in progress.note
+
+
 @on_ray
 def test_a_run_that_fails_for_good_holds_up_no_other(tmp_path: Path) -> None:
     runs, shown = run(plan(tmp_path, 1, 2, 3, 4, retries=2), fake(s1="always", s2="usage", s3="silent"))

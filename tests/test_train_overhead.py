@@ -67,7 +67,7 @@ def test_exact_resume_resets_at_each_checkpoint_and_loses_no_step_either(overhea
         (CommonArgs(), 180, EvaluationPlan(194_400, 27, 100, 27, 180)),
         (CommonArgs(total_timesteps=200_000), 1000, EvaluationPlan(400_000, 10, 100, 10, 1000)),
         (CommonArgs(eval_num_envs=20), 60, EvaluationPlan(144_000, 50, 100, 20, 60)),
-        (CommonArgs(), UNKNOWN_HORIZON, EvaluationPlan(100_000, 100, 100, 50, UNKNOWN_HORIZON)),
+        (CommonArgs(), UNKNOWN_HORIZON, EvaluationPlan(100_000, 50, 100, 50, UNKNOWN_HORIZON)),
         # what the user chose
         (CommonArgs(eval_every=1000), 60, EvaluationPlan(1000, 100, 100, 50, 60)),
         (CommonArgs(eval_every=0), 60, EvaluationPlan(0, 100, 100, 50, 60)),

@@ -4,8 +4,9 @@
     mikasa eval --checkpoint runs/{A,B,C}/checkpoint.pt --protocol paper
     mikasa eval --policy remote:127.0.0.1:8000 --env-id RememberColor3-v0
 
-Episode k of an evaluation has the seed ``FIRST_SEED + k``, for every task, algorithm and number of
-environments. Training does not use these seeds, and neither do the evaluations by which training chooses best.pt.
+Episode k of an evaluation has the seed ``FIRST_SEED + k``, for every task and algorithm and whatever the number of
+environments; only ManiSkill's own tasks draw a whole batch from the seed of its first environment. Training does not use
+these seeds, and neither do the evaluations by which training chooses best.pt.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class Args:
     protocol: Literal["fixed", "paper"] = "fixed"
     """paper: three checkpoints, 16 episodes each, mean and standard error over the three."""
     num_envs: int = 50
-    """Episodes that run at a time. The number does not change the episodes, except that one at a time is simulated on the
-    CPU, also where a GPU simulates more."""
+    """Episodes that run at a time. The number does not change the episodes, except those of ManiSkill's own tasks, and that
+    one at a time is simulated on the CPU, also where a GPU simulates more."""
     sim_backend: str | None = None
     """Physics backend of robot tasks, such as physx_cpu; by default as in training."""
     num_workers: int | None = None

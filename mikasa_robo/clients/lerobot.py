@@ -124,7 +124,9 @@ def _make(
     kwargs = dict(kwargs)
     backend = kwargs.pop("sim_backend", "auto")
     if backend == "auto" and (num_workers is not None or choose_sim_backend("auto", num_envs) == "physx_cpu"):
-        backend = BATCHED  # also for a single environment, so that on the CPU its episodes do not depend on their number
+        backend = (
+            BATCHED  # also for a single environment, so that on the CPU its episodes do not depend on their number
+        )
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     return mikasa_robo.make_env(task, num_envs, num_workers=num_workers, obs_mode=obs, sim_backend=backend, **kwargs)
