@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gymnasium as gym
 import tyro
 
 import mikasa_suite
@@ -151,12 +152,26 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
     known = {field.name for field in dataclasses.fields(args_type)}
     preset = {name: value for name, value in preset.items() if name in known}
     chosen = _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**preset)))
+    _refuse_robot_options(chosen)
     if chosen.train_env_kwargs and chosen.train_env_kwargs == preset.get("train_env_kwargs"):
         log.info(
             "the preset trains with --train-env-kwargs %s; evaluations play the task itself",
             shlex.join(chosen.train_env_kwargs),
         )
     return chosen
+
+
+def _refuse_robot_options(args: CommonArgs) -> None:
+    """Raise ArgumentError for an option that does nothing in an environment that is no robot task."""
+    from .environments import is_robot_task
+
+    if args.env_id not in gym.registry or is_robot_task(args.env_id):
+        return
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name in ("reward_mode", "control_mode", "sim_backend") and value != field.default:
+            option = f"--{field.name.replace('_', '-')} {value}"
+            raise ArgumentError(f"{option} is for robot tasks, and {args.env_id} is none; leave it out")
 
 
 def _with_modules(args: Args) -> Args:

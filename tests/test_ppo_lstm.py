@@ -377,6 +377,11 @@ def test_a_saved_policy_remembers_as_the_one_that_was_saved(tmp_path: Path) -> N
         ("--encoder-sizes 0", r"--encoder-sizes \(0,\) .* at least 1"),
         ("--preset mine", "--preset mine is not known; use auto, none or one of robo-numbers"),
         ("--env-id MemoryLengthEasy-v0 --obs rgb", "--obs rgb is for robot tasks; .* leave it out"),
+        (
+            "--env-id MemoryLengthEasy-v0 --reward-mode sparse",
+            "--reward-mode sparse is for robot tasks, and MemoryLengthEasy-v0 is none; leave it out",
+        ),
+        ("--env-id CartPole-v1 --sim-backend physx_cpu", "--sim-backend physx_cpu is for robot tasks"),
         ("--env-id RememberColor3-v0 --obs state_dict", "--obs state_dict gives nested observations"),
         ("--env-id RememberColor3-v0 --obs objekts", "cannot make --env-id RememberColor3-v0: .*objekts"),
     ],
