@@ -173,11 +173,10 @@ class Imitation(EpisodeLearner):
                 f"--image-pretraining-updates {args.image_pretraining_updates} cannot be used: --obs "
                 f"{choose_obs_mode(args)} has no images; leave it out"
             )
-        loaded = images and args.init_from is not None and args.image_pretraining_updates is None
-        self.pretrains_images = images and args.image_pretraining_updates != 0 and not loaded
+        self.pretrains_images = images and args.image_pretraining_updates != 0
         """Whether they are to be pretrained."""
-        if loaded:  # the rest of that policy fits the features of its own encoders
-            self.fix_images()
+        if images and args.init_from is not None and args.image_pretraining_updates is None:
+            self.fix_images()  # the rest of that policy fits the features of its own encoders
 
     def _candidates(self) -> int:
         """Number of candidates of the task, for a read-out of those that were touched.

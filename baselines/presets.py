@@ -165,13 +165,10 @@ def choose_preset(name: str, env_id: str, obs: str | None, algorithm: str) -> di
     Raises:
         ArgumentError: there is no such preset.
     """
+    if name == "auto":
+        name = _fitting(env_id, obs)
     if name == "none":
         return {}
-    if name == "auto":
-        fitting = _fitting(env_id, obs)
-        if fitting is None:
-            return {}
-        name = fitting
     if name not in PRESETS:
         raise ArgumentError(f"--preset {name} is not known; use auto, none or one of {', '.join(PRESETS)}")
     from mikasa_robo.catalog import CATALOG
@@ -180,8 +177,8 @@ def choose_preset(name: str, env_id: str, obs: str | None, algorithm: str) -> di
     return PRESETS[name].values(algorithm, None if spec is None else spec.family)
 
 
-def _fitting(env_id: str, obs: str | None) -> str | None:
-    """The name of a preset; None for an environment of somebody else's that is no robot task."""
+def _fitting(env_id: str, obs: str | None) -> str:
+    """The name of a preset; "none" for an environment of another package that is not a robot task."""
     import mikasa_base
     from mikasa_robo.core.observations import VISUAL
 
@@ -191,7 +188,7 @@ def _fitting(env_id: str, obs: str | None) -> str | None:
     if variant is not None:
         return f"base-{variant.row.tier}"
     if not is_robot_task(env_id):
-        return None
+        return "none"
     if obs in (None, "state"):
         return "robo-state"
     return "robo-pictures" if set(VISUAL) & set((obs or "").split("+")) else "robo-numbers"

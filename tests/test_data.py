@@ -233,7 +233,7 @@ def test_only_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         seeds = sorted(row["seed"] for row in [*dataset.rows(), *left_out])
         assert seeds == list(range(FIRST, dataset.rows()[-1]["seed"] + 1)), "every seed up to the last success"
         assert list(find_problems(dataset)) == []
-        assert f"can begin with --start {seeds[-1] + 1 - FIRST}\n" in capsys.readouterr().out
+        assert f"shares no episode with it from --start {seeds[-1] + 1 - FIRST} on\n" in capsys.readouterr().out
     assert manifests[0] == manifests[1]
     # a format that is added later holds the same episodes
     before = (folder / "Lines" / "episodes.jsonl").read_bytes()

@@ -126,8 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if begun.unlisted_formats():  # or before it could checksum a format
                     begun = begun.refresh()
                 begun = _drop_native(begun, options)
-            kept = options.keep_native and not begun.native
-            print(f"{options.out} is complete{', without native episodes (--no-keep-native)' if kept else ''}")
+            lacks_native = options.keep_native and not begun.native
+            print(f"{options.out} is complete{', without native episodes (--no-keep-native)' if lacks_native else ''}")
             _report(begun)
             return 0
         env_id = resolve_env_id(options.env_id)
@@ -372,7 +372,7 @@ def _report(dataset: Dataset) -> None:
     if dataset.info.only_success:
         played = [row["seed"] for row in (*dataset.manifest["episodes"], *dataset.manifest["left_out"])]
         following = max(played) + 1 - SPLITS[dataset.info.split]
-        print(f"  a part without these episodes can begin with --start {following}")
+        print(f"  another part shares no episode with it from --start {following} on")
     for name, size in folder_sizes(files):
         print(f"  {name}: {size / 1e6:.1f} MB, {size / max(summary['episodes'], 1) / 1e3:.0f} kB an episode")
 

@@ -427,18 +427,16 @@ def _conclude(ray: Any, reference: Any, progress: Progress) -> bool:
     except ray.exceptions.RayError as error:
         progress.note = f"lost: {str(error).splitlines()[0]}"
         return True
-    finished = (progress.folder / "final_eval.json").is_file()  # training writes it last, before the video
-    if status == USAGE_ERROR and not finished:
-        progress.note = f"exit status {USAGE_ERROR}: its log says why; it is not tried again"
-        return False
-    if status != 0 and not finished:
-        progress.note = f"attempt {progress.attempts}: exit status {status}"
-    elif not finished:
-        progress.note = f"attempt {progress.attempts}: no final_eval.json"
-    else:
+    if (progress.folder / "final_eval.json").is_file():  # training writes it before it draws the video
         progress.state = "finished"
         progress.note = "" if status == 0 else f"exit status {status} after its result was written: its log says why"
-    return progress.state == "failed"
+        return False
+    if status == USAGE_ERROR:
+        progress.note = f"exit status {USAGE_ERROR}: its log says why; it is not tried again"
+        return False
+    what = "no final_eval.json" if status == 0 else f"exit status {status}"
+    progress.note = f"attempt {progress.attempts}: {what}"
+    return True
 
 
 def _task() -> Callable[[list[str], str, str], int]:

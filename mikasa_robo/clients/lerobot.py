@@ -124,9 +124,8 @@ def _make(
     kwargs = dict(kwargs)
     backend = kwargs.pop("sim_backend", "auto")
     if backend == "auto" and (num_workers is not None or choose_sim_backend("auto", num_envs) == "physx_cpu"):
-        backend = (
-            BATCHED  # also for a single environment, so that on the CPU its episodes do not depend on their number
-        )
+        # Also for a single environment: on the CPU an episode does not depend on how many are played at a time.
+        backend = BATCHED
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     return mikasa_robo.make_env(task, num_envs, num_workers=num_workers, obs_mode=obs, sim_backend=backend, **kwargs)

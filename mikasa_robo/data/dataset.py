@@ -345,7 +345,7 @@ def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
     problem = _why_unfit(content, _MANIFEST if complete else _BEGUN, "it") or _why_unfit(content["info"], _INFO, "info")
     if problem is not None:
         return problem
-    problem = _why_no_file_names(content["info"])
+    problem = _why_unsafe(content["info"])
     if problem is not None:
         return problem
     if not complete:
@@ -366,8 +366,8 @@ def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
     return next((problem for problem in problems if problem is not None), None)
 
 
-def _why_no_file_names(info: Mapping[str, Any]) -> str | None:
-    """Why an entry that exports use in paths could lead out of the dataset, whoever made it; None if none does."""
+def _why_unsafe(info: Mapping[str, Any]) -> str | None:
+    """Why an entry could import a module or lead an export out of the dataset's folder; None if none could."""
     if ":" in info["env_id"]:  # Gymnasium would import the module
         return f"info has the env_id {_short(info['env_id'])}, which must be an ID without a module"
     if not all(map(_is_file_name, info["env_id"].split("/"))):  # namespace/name
