@@ -234,14 +234,21 @@ def refuse_network_kwargs(args: Any, options: str) -> None:
         raise ArgumentError(f"--network-kwargs {' '.join(args.network_kwargs)}: this network takes {options} instead")
 
 
-def refuse_options(args: Any, names: str) -> None:
-    """Raise ArgumentError where one of the options ``names`` differs from its default: the network of the run ignores it."""
+def refuse_options(args: Any, names: str, where: str | None = None) -> None:
+    """Raise ArgumentError where one of the options ``names`` differs from its default: the network of the run ignores it.
+
+    Args:
+        args: the arguments of the run.
+        names: fields of the arguments, separated by spaces.
+        where: where they are ignored, such as "with --network mlp"; None: with the network of the run.
+    """
+    where = f"with --network {args.network_name}" if where is None else where
     for field in fields(args):
         value = getattr(args, field.name)
         if field.name in names.split() and value != field.default:
             words = " ".join(map(str, value)) if isinstance(value, tuple) else value
             option = field.name.replace("_", "-")
-            raise ArgumentError(f"--{option} {words} does nothing with --network {args.network_name}; leave it out")
+            raise ArgumentError(f"--{option} {words} does nothing {where}; leave it out")
 
 
 def read_ppo_options(args: Any) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class SequencePolicy(TokenPolicy):
         if model is None:
             raise ArgumentError("--network sequence is for `mikasa train dt` and `mikasa train rate`; use another one")
         refuse_network_kwargs(args, "--token-size, --query-sizes, --head-sizes and the options of its model")
+        cls.refuse_object_options(observation, args)
         sizes = args.memory_size, args.model_kwargs(), args.token_size, args.head_sizes, args.init_log_std
         try:
             return cls(observation, action, args.normalize_obs, model, *sizes, query_sizes=args.query_sizes)

@@ -107,12 +107,19 @@ class TokenPolicy(PolicyNetwork):
         parts = {part.name: part for part in observation.parts}
         if OBJECTS in parts and not parts[OBJECTS].items:
             raise ArgumentError("the number of objects is not known; leave --num-workers out, or use another --network")
+        cls.refuse_object_options(observation, args)
         memory = args.memory, args.hidden_size, args.read_memory_kwargs()
         sizes = args.token_size, args.head_sizes, args.init_log_std
         with named_memory_errors(args):
             # An algorithm from elsewhere may be older than this option.
             options = {"query_sizes": getattr(args, "query_sizes", ()), **read_ppo_options(args)}
             return cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
+
+    @staticmethod
+    def refuse_object_options(observation: ObservationLayout, args: Any) -> None:
+        """Raise ArgumentError where options for objects are set and the observation has none."""
+        if OBJECTS not in {part.name for part in observation.parts}:
+            refuse_options(args, "token_size query_sizes", "where the observation has no objects")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:

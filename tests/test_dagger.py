@@ -180,7 +180,7 @@ def test_a_student_of_another_mode_gets_the_same_labels() -> None:
     env, other = made(n=2), made("state", n=2)
     labels = []
     for one in (env, other):
-        algorithm = learner(one, BC, num_steps=12, expert_noise=0.0)
+        algorithm = learner(one, BC, num_steps=12, expert_noise=0.0, token_size=BCArgs.token_size)
         obs, _ = one.reset(seed=5)
         labels.append(algorithm.rollout(one, obs, EpisodeStats()).labels)
         one.close()

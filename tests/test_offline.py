@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.imitation import replay
 from mikasa_robo.baselines.iql import expectile_loss, iql_loss
-from mikasa_robo.baselines.networks import NetworkPolicy
+from mikasa_robo.baselines.networks import NetworkPolicy, make_network
 from mikasa_robo.baselines.offline import rewards_of, target_returns
 from mikasa_robo.baselines.presets import choose_preset
 from mikasa_robo.baselines.protocol import Setup
@@ -110,6 +111,17 @@ def test_networks_that_do_not_fit_are_refused(env: Any, folder: Path) -> None:
     for name in ("dt", "iql"):
         with pytest.raises(ArgumentError, match="--network-kwargs a=1: this network takes"):
             made(name, env, folder, network_kwargs=("a=1",))
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("option", "values"), [("--token-size 32", {"token_size": 32}), ("--query-sizes 8", {"query_sizes": (8,)})]
+)
+def test_options_for_objects_need_objects(name: str, option: str, values: dict[str, Any]) -> None:
+    args = get_algorithm(name).load_args_type()(**values)
+    numbers = gym.spaces.Box(-1.0, 1.0, (3,))
+    with pytest.raises(ArgumentError, match=f"{option} does nothing where the observation has no objects; leave it"):
+        make_network(args, Setup(numbers, numbers, 1, CPU, torch.Generator(), DistContext(), None), recurrent=True)
 
 
 def test_a_run_that_begins_with_a_policy_has_its_own_targets(env: Any, folder: Path, tmp_path: Path) -> None:
