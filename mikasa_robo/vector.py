@@ -37,7 +37,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
     `mikasa_robo.utils.wrappers` in between.
 
     Observation: as the task's, see `MemoryEnv`: arrays with a leading axis of N, or a dict of such arrays.
-    Action: float32 (N, A) in [-1, 1].
+    Action: float32 (N, A), as the task's, see `MemoryEnv`.
     Reward: (N,) float32. Termination and truncation: (N,) bool.
     Info: Gymnasium's vector form. Each entry is an array (N, …), or a dict of such arrays, and ``_name`` (N,) bool says
     which environments have the entry ``name``; for the others it holds zeros.
@@ -105,12 +105,15 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             the observations of all N environments, and the infos of those that were reset.
         """
         options = checked_options(options)
-        mask = self._reset_mask(options)
-        if mask is None:
+        rows = self._take_rows(options)
+        mask = None
+        if rows is None:
             obs, info = self.env.reset(seed=seed, options=options)
             self._over = torch.zeros_like(self._over)
         else:
-            obs, info = self._reset_rows(mask, seed, options)
+            obs, info = self._reset_rows(rows, seed, options)
+            mask = torch.zeros_like(self._over)
+            mask[rows] = True
             self._over = self._over & ~mask
         if isinstance(seed, int):
             super().reset(seed=seed)  # seeds `np_random`, which no task uses
@@ -139,7 +142,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             )
         if over.all():
             # nothing is left to be simulated
-            obs, info = self._reset_rows(over)
+            obs, info = self._reset_rows(_named_by(over))
             self._over = none = torch.zeros_like(over)
             results = (obs, none.to(torch.float32), none, none)
             return (*map(self._given, results), self._infos([(info, None)]))
@@ -149,7 +152,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         elif actions is not None:
             actions = self._without(actions, over)
         _, reward, terminated, truncated, step_info = self.env.step(actions)
-        obs, info = self._reset_rows(over)
+        obs, info = self._reset_rows(_named_by(over))
         terminated, truncated = terminated & ~over, truncated & ~over
         self._over = terminated | truncated
         results = (obs, reward.masked_fill(over, 0.0), terminated, truncated)
@@ -175,7 +178,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
                 "final_info": self._infos([(info, over)]),
                 "_final_info": mask,
             }
-            obs, reset_info = self._reset_rows(over)
+            obs, reset_info = self._reset_rows(_named_by(over))
             parts = [(info, ~over), (reset_info, over)]
         results = (obs, reward, terminated, truncated)
         return (*map(self._given, results), self._infos(parts) | final)
@@ -193,8 +196,8 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self.env.close()
 
     # ------------------------------------------------------------------ inside
-    def _reset_mask(self, options: dict[str, Any]) -> Tensor | None:
-        """The environments that the options name, (N,) bool; None for all. Takes the names out of ``options``."""
+    def _take_rows(self, options: dict[str, Any]) -> Tensor | None:
+        """The environments that the options name, (b,) int64 in their order; None for all. Takes them out of ``options``."""
         named = [name for name in ("reset_mask", "env_idx") if name in options]
         if not named:
             return None
@@ -210,18 +213,16 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
                 raise ValueError(
                     f"options['reset_mask'] is {mask.dtype} of shape {tuple(mask.shape)}: give ({self.num_envs},) bool"
                 )
-            mask = mask.to(self.device)
+            rows = _named_by(mask.to(self.device))
         else:
-            mask = torch.zeros_like(self._over)
-            mask[checked_env_idx(given, self.num_envs, self.device)] = True
-        if not mask.any():
+            rows = checked_env_idx(given, self.num_envs, self.device)
+        if not len(rows):
             raise ValueError(f"options[{named[0]!r}] names no environment: name one, or leave it out to reset all")
-        return mask
+        return rows
 
     def _reset_rows(
-        self, mask: Tensor, seed: Seed | None = None, options: Mapping[str, Any] | None = None
+        self, rows: Tensor, seed: Seed | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        rows = mask.nonzero().flatten()
         if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
             if len(seed) != self.num_envs:
                 raise ValueError(
@@ -276,6 +277,11 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             joined = rows
         assert joined is not None
         return joined
+
+
+def _named_by(mask: Tensor) -> Tensor:
+    """The environments (b,) int64 where ``mask`` (N,) is True."""
+    return mask.nonzero().flatten()
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:

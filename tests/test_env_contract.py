@@ -329,6 +329,22 @@ BAD_STATES: list[tuple[Any, type[Exception], str]] = [
         ValueError,
         "saved articulations/panda_wristcam holds NaN or infinity: give finite numbers",
     ),
+    *(
+        (
+            lambda s, name=name, value=value: s | {"task": s["task"] | {name: torch.full_like(s["task"][name], value)}},
+            ValueError,
+            message,
+        )
+        for name, value, message in (
+            ("target", 3.0, "saved task/target holds 3: give whole numbers from 0 to 2"),
+            ("target", torch.nan, "saved task/target holds nan: give whole numbers from 0 to 2"),
+            ("counted", 2.0, "saved task/counted holds 2: give whole numbers from 0 to 1"),
+            ("held", 0.5, "saved task/held holds 0.5: give whole numbers from -16777216 to 16777216"),
+            ("elapsed_steps", -5.0, "saved task/elapsed_steps holds -5: give whole numbers from 0 to 16777216"),
+            ("elapsed_steps", 2.5, "saved task/elapsed_steps holds 2.5: give whole numbers"),
+            ("home", torch.nan, "saved task/home holds NaN: give numbers"),
+        )
+    ),
     (
         lambda s: s | {"task": s["task"] | {"target": torch.zeros(2, 2)}},
         ValueError,

@@ -422,6 +422,12 @@ def test_the_sweep_finds_how_far_back_a_task_reaches(tmp_path: Path, capsys: pyt
     assert (tmp_path / "sweep.png").stat().st_size > 5000
 
 
+def test_an_episode_may_have_another_length_than_the_task_s() -> None:
+    late: dict[str, Any] = {"max_episode_steps": 70, "on_mistake": "ignore"}
+    outcome = evaluate("RememberColor3-v0", policy_maker("random"), 2, 2, seed=7, **late)
+    assert (outcome.episodes, outcome.successes) == (2, 0), "played to its end"
+
+
 def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -438,6 +444,10 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
         (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
         (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm"),
+        (
+            ["--env-id", "RememberColor3-v0", "--policy", "mean-velocity", "--num-envs", "1"],
+            "--policy mean-velocity with --env-id RememberColor3-v0: MeanVelocity needs the skill of Intercept",
+        ),
     ):
         assert command.main(bad) == 2
         assert named in capsys.readouterr().err

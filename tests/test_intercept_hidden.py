@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
-from mikasa_robo.experts.policies import Expert, WindowMemory
+from mikasa_robo.experts.policies import Expert, UnfitPolicyError, WindowMemory
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.reward_reading import RewardReader
 from mikasa_robo.experts.servoing import MeanVelocity, Servo
@@ -192,6 +192,7 @@ def test_cheats_refuse_tasks_that_they_are_not_for() -> None:
     skill = make_skill("ChainOfColors3-v0", base(env))
     with pytest.raises(ValueError, match="TouchSkill of ChainOfColors: the task must have a single target"):
         RewardReader(skill)
-    with pytest.raises(ValueError, match=r"skill=TouchSkill: .* Intercept"):
-        Servo(skill)
+    for policy in (Servo, MeanVelocity):
+        with pytest.raises(UnfitPolicyError, match=f"{policy.__name__} needs the skill of Intercept or"):
+            policy(skill)
     env.close()

@@ -76,6 +76,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["--overlay", "step", "step"], "--overlay step step: give all"),
         (["--env-id", "PickCube-v1"], "PickCube-v1 has no expert, so no scripted policy; give a checkpoint"),
         (["--env-id", "no_such:Mine-v0"], "there is no module 'no_such'"),
+        (["--policy", "peek"], "Peek looks under mugs: it needs the skill of ShellGamePush or ShellGamePick"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for the whole episode"),
     ],
 )

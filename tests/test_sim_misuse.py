@@ -288,6 +288,29 @@ def test_env_idx_is_whole_numbers_or_a_bool_for_each_env(index: Any, error: type
         checked_env_idx(index, 4, torch.device("cpu"))
 
 
+def test_a_dict_with_an_action_is_checked_like_the_action_itself() -> None:
+    env = pick_cube()
+    mode = env.unwrapped.control_mode
+    before = env.get_state_dict()
+    for action, message in (
+        (torch.full((4, 8), torch.nan), r"the action of env \[0, 1, 2, 3\] is NaN"),
+        (torch.zeros(3, 8), r"shape \(3, 8\): give \(4, 8\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.step({"action": action, "control_mode": mode})
+    after = env.get_state_dict()
+    assert all(torch.equal(after["actors"][name], value) for name, value in before["actors"].items())
+
+
+@pytest.mark.gpu
+def test_env_idx_on_a_gpu_is_checked_where_it_is_read() -> None:
+    cpu = torch.device("cpu")
+    index = torch.arange(3, device="cuda")
+    assert checked_env_idx(index, 4, cpu).tolist() == [0, 1, 2]
+    with pytest.raises(IndexError, match="outside 0…1"):
+        checked_env_idx(index, 2, cpu)
+
+
 @pytest.mark.parametrize("index", [[4], [0, 7], [-1]])
 def test_an_env_that_is_not_there_cannot_be_reset(index: list[int]) -> None:
     env = pick_cube()

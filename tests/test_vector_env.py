@@ -220,6 +220,21 @@ def test_an_int_seeds_the_episodes_of_the_batch(task: Any) -> None:
     assert np.array_equal(listed[2], envs.reset(seed=[9, 9, 3])[0][2]), "a seed for each env, reset or not"
 
 
+def test_saved_states_go_to_the_environments_in_the_order_in_which_they_are_named(task: Any) -> None:
+    envs = TaskVectorEnv(task, autoreset_mode="Disabled")
+    task.reset(seed=1)
+    saved = task.unwrapped.get_state()
+    wanted = task.unwrapped.get_state_dict()["actors"]
+    envs.reset(seed=2)
+    envs.reset(options={"env_idx": [2, 0], "reset_to_env_states": {"env_states": saved[:2]}})
+    for name, poses in task.unwrapped.get_state_dict()["actors"].items():
+        assert torch.allclose(poses[[2, 0]], wanted[name][:2], atol=1e-6), name
+    envs.reset(seed=[4, 5, 6], options={"env_idx": [2, 0]})
+    named = task.unwrapped.get_state()
+    envs.reset(seed=[4, 5, 6])
+    assert torch.allclose(named[[0, 2]], task.unwrapped.get_state()[[0, 2]], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

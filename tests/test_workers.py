@@ -202,7 +202,7 @@ def test_a_saved_state_is_restored_in_all_or_some(pair: Pair) -> None:
     assert vec.elapsed_steps.tolist() == [5, 9, 9, 9, 5]
     assert_same(flatten(vec.get_state_dict()), flatten(one.unwrapped.get_state_dict()), "restored in part")
     assert_same(step(vec, actions[0]), step(one, actions[0]), "a step from there")
-    with pytest.raises(ValueError, match=r"task/elapsed_steps.* must have a row for each of the 2 environments"):
+    with pytest.raises(ValueError, match=r"saved task/\w+ has 5 rows for 2 environments: give one for each"):
         vec.set_state_dict({"task": saved[0]["task"]}, env_idx=[1, 2])
 
 
@@ -233,7 +233,11 @@ def test_workers_make_the_same_vector_env(pair: Pair) -> None:
         (lambda env: env.reset(options={"env_ids": [0]}), ValueError, r"'env_ids'.*did you mean 'env_idx'"),
         (lambda env: env.reset(options={"env_idx": [1, 1]}), ValueError, "names an env twice"),
         (lambda env: env.reset(options={"env_idx": [5]}), IndexError, "outside 0…4"),
-        (lambda env: env.reset(options={"env_idx": []}), ValueError, "names no environment"),
+        (
+            lambda env: env.set_state_dict({"task": task_with(env, N - 1, "elapsed_steps", -1.0)}),
+            ValueError,
+            "saved task/elapsed_steps holds -1: give whole numbers from 0",
+        ),
         (lambda env: env.reset(seed=-1), ValueError, "seed=-1 is negative"),
         (lambda env: env.reset(seed=[1, 2]), ValueError, "2 seeds for 5 environments"),
         (lambda env: env.reset(options={"env_idx": [1], "reconfigure": True}), RuntimeError, "builds all environments"),
@@ -268,6 +272,48 @@ def test_bad_input_harms_no_worker(pair: Pair, call: Any, error: type[Exception]
         call(vec)
     assert torch.equal(vec.get_obs(), obs), "nothing was changed"
     assert vec.step(torch.zeros(N, 8))[1].shape == (N,)
+
+
+def task_with(env: WorkerEnv, row: int, name: str, value: float) -> dict[str, torch.Tensor]:
+    """The task's part of the present state, with ``value`` in one place."""
+    task: dict[str, torch.Tensor] = env.get_state_dict()["task"]
+    task[name][row] = value
+    return task
+
+
+def test_a_reset_of_no_environment_is_that_of_one_process(pair: Pair) -> None:
+    results = []
+    for env in pair:
+        env.reset(seed=4)
+        env.step(torch.zeros(N, 8))
+        results.append(returned(env.reset(seed=5, options={"env_idx": []})))
+    assert_same(results[0], results[1], "a reset of none")
+    assert torch.equal(results[0]["info/elapsed_steps"], torch.ones(N))
+
+
+def test_the_state_as_vectors_is_that_of_one_process(pair: Pair) -> None:
+    for env in pair:
+        env.reset(seed=4)
+    vec, one = pair
+    saved = vec.get_state()
+    assert torch.equal(saved, one.unwrapped.get_state())
+    vec.reset(seed=5)
+    vec.set_state(saved[[3]].tolist(), env_idx=[1])
+    assert torch.allclose(vec.get_state()[1], saved[3], atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [None, 20])
+def test_the_spec_makes_the_same_environment_in_one_process(limit: int | None) -> None:
+    made = make_workers(2, 1, max_episode_steps=limit, obs_mode="joints")
+    assert made.spec is not None
+    for _ in range(2):  # also from the spec of what it made
+        env: Env = gym.make(made.spec)
+        assert env.unwrapped.num_envs == 2
+        assert env.get_wrapper_attr("_max_episode_steps") == made._max_episode_steps == (limit or 60)
+        assert env.observation_space == made.observation_space
+        made.close()
+        made = env
+    made.close()
 
 
 def test_options_and_saved_states_of_a_reset_are_those_of_one_process(pair: Pair) -> None:

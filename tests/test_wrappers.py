@@ -171,6 +171,13 @@ def test_a_mode_that_cannot_be_had_changes_nothing(restored: Env, mode: str, mes
     assert isinstance(restored.reset(seed=0)[0], Tensor)
 
 
+def test_a_mode_of_maniskill_s_layout_is_refused() -> None:
+    env: Env = gym.make("RememberColor3-v0", num_envs=1, obs_mode="joints", obs_layout="maniskill")
+    with pytest.raises(ValueError, match="obs_layout='maniskill': make the task with obs_layout='flat' to wrap it"):
+        w.ObservationModeWrapper(env, "joints+time")
+    env.close()
+
+
 @pytest.mark.render
 def test_pictures_can_be_chosen_later_and_fail() -> None:
     env: Env = gym.make("RememberColor3-v0", num_envs=2, obs_mode="rgb", robot_uids="panda_wristcam")
@@ -289,6 +296,14 @@ def test_each_environment_has_its_own_text(color: Env) -> None:
     assert not torch.equal(pictures[1], pictures[2])
 
 
+def test_the_length_of_an_episode_is_its_limit() -> None:
+    env: Env = gym.make("RememberColor3-v0", num_envs=1, max_episode_steps=20)
+    wrapped = w.RenderStepInfoWrapper(env)
+    wrapped.reset(seed=0)
+    assert wrapped.lines() == [["step 0 of 20 (cue)"]]
+    env.close()
+
+
 @pytest.mark.parametrize("as_array", [True, False])
 @pytest.mark.parametrize(("height", "width"), [(128, 128), (512, 640)])
 def test_pictures_keep_their_kind(color: Env, as_array: bool, height: int, width: int) -> None:
@@ -342,6 +357,10 @@ def test_the_reward_is_that_of_the_step_and_its_sum_that_of_the_episode(color: E
         shown = torch.tensor([numbers(line) for (line,) in env.lines()])
         assert torch.allclose(shown, torch.stack([reward, total], dim=1), atol=0.006)
     assert len(set(total.tolist())) == N
+    saved = color.unwrapped.get_state_dict()
+    assert int(saved["task"]["elapsed_steps"].min()) > 0
+    env.reset(options={"reset_to_env_states": {"env_states": saved}})
+    assert {line for (line,) in env.lines()} == {"reward 0.000 (sum 0.00)"}, "an episode that begins in a later state"
 
 
 def test_the_terms_are_those_that_make_up_the_reward(color: Env) -> None:

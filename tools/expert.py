@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say("loading the simulator")
 
     from mikasa_robo.experts.evaluation import evaluate
+    from mikasa_robo.experts.policies import UnfitPolicyError
     from mikasa_robo.sim.render import RenderingUnavailableError, drawing_device, require_rendering
 
     if options.video is not None:
@@ -76,10 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
     row = CATALOG[options.env_id]
     steps = (row.held_horizon if options.arm == "held" else row.horizon) * -(-options.episodes // options.num_envs)
-    with Progress(steps, f"playing {options.episodes} episodes") as progress:
-        outcome = evaluate(
-            options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs
-        )
+    try:
+        with Progress(steps, f"playing {options.episodes} episodes") as progress:
+            outcome = evaluate(
+                options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs
+            )
+    except UnfitPolicyError as error:
+        print(f"--policy {options.policy} with --env-id {options.env_id}: {error}", file=sys.stderr)
+        return 2
     low, high = outcome.interval()
     print(
         f"{options.env_id} {options.policy}: success {outcome.rate:.1%} (95 % interval {low:.1%} to {high:.1%}) in "

@@ -20,7 +20,8 @@ from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.experts.evaluation import PolicyMaker
 from mikasa_robo.experts.makers import POLICY_NAMES, policy_maker
-from mikasa_robo.experts.policies import OBS_MODE
+from mikasa_robo.experts.policies import OBS_MODE, UnfitPolicyError
+from mikasa_robo.experts.policies import Policy as ScriptedPolicy
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
@@ -93,14 +94,21 @@ class ScriptedPlayer:
         self.settings = EnvSettings(OBS_MODE)
 
     def require_fit(self, env: gym.Env[Any, Any]) -> None:
-        """Scripted policies fit every task that they have a skill for."""
+        """See `PolicyPlayer`."""
+        self._make(env)
 
     def start(self, env: gym.Env[Any, Any]) -> Act:
         """See `PolicyPlayer`."""
-        task: Any = env.unwrapped
-        policy = self._make_policy(make_skill(task.spec.id, task))
+        policy = self._make(env)
         policy.reset()
         return policy.act
+
+    def _make(self, env: gym.Env[Any, Any]) -> ScriptedPolicy:
+        task: Any = env.unwrapped
+        try:
+            return self._make_policy(make_skill(task.spec.id, task))
+        except UnfitPolicyError as error:
+            raise UnsuitablePolicyError(f"--policy with --env-id {task.spec.id}: {error}") from error
 
 
 class CheckpointPlayer:

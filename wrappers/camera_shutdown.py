@@ -9,6 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from mikasa_robo import tensors
 from mikasa_robo.checks import whole_number
 
 from .task_wrapper import TaskWrapper
@@ -49,7 +50,8 @@ class CameraShutdownWrapper(TaskWrapper):
 
     def _blanked(self, obs: dict[str, Any]) -> dict[str, Any]:
         past = self.task.elapsed_steps > self.n_initial_steps
-        return _blank(obs, past) if bool(past.any()) else obs
+        # asking a GPU whether there are any would wait for it
+        return _blank(obs, past) if tensors.reads_wait(past.device) or bool(past.any()) else obs
 
 
 def _has_images(obs: Any) -> bool:

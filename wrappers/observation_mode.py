@@ -27,8 +27,8 @@ class ObservationModeWrapper(TaskWrapper):
             "+".
 
     Raises:
-        ValueError: a name is not known, the task has no prompt and nothing else was asked for, or pictures are asked
-            for where the environment was made without a renderer.
+        ValueError: a name is not known, the task has no prompt and nothing else was asked for, pictures are asked
+            for where the environment was made without a renderer, or it was made with ``obs_layout="maniskill"``.
     """
 
     def __init__(self, env: gym.Env[Any, Any], obs_mode: str) -> None:
@@ -38,5 +38,7 @@ class ObservationModeWrapper(TaskWrapper):
                 f"obs_mode={obs_mode!r} is one of ManiSkill's own, which only gymnasium.make can choose; join any of "
                 f"{', '.join(MODES)} with '+'"
             )
+        if self.task.obs_layout != "flat":
+            raise ValueError(f"obs_layout={self.task.obs_layout!r}: make the task with obs_layout='flat' to wrap it")
         self.task.set_obs_mode(obs_mode)
         self.env = StateOnlyTensorToDictWrapper(env)

@@ -9,6 +9,8 @@ import gymnasium as gym
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
 
+from mikasa_robo.sim.backend import checked_env_idx
+
 from .overlay import Overlay
 
 __all__ = ["RenderRewardInfoWrapper"]
@@ -33,8 +35,10 @@ class RenderRewardInfoWrapper(Overlay):
         self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         result = super().reset(seed, options)
-        begun = self.task.elapsed_steps.cpu() == 0
-        self._reward[begun], self._sum[begun] = 0.0, 0.0
+        begun = (options or {}).get("env_idx")
+        # a saved state may begin at a later step than 0, so the clock does not tell
+        rows = slice(None) if begun is None else checked_env_idx(begun, self.task.num_envs, self._sum.device)
+        self._reward[rows], self._sum[rows] = 0.0, 0.0
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -25,9 +25,11 @@ class RenderStepInfoWrapper(Overlay):
 
     def lines(self) -> list[list[str]]:
         task: Any = self.task
-        if not isinstance(task, MemoryEnv):
-            horizon = find_max_episode_steps_value(self.env)
-            return [[f"step {t}" + ("" if horizon is None else f" of {horizon}")] for t in task.elapsed_steps.tolist()]
-        phases = task.timeline.phase(task.elapsed_steps)
-        steps = zip(task.elapsed_steps.tolist(), phases.tolist(), strict=True)
-        return [[f"step {t} of {task.horizon} ({PHASES[phase]})"] for t, phase in steps]
+        limit = find_max_episode_steps_value(self.env)
+        if limit is None and isinstance(task, MemoryEnv):  # made without `BatchedTimeLimit`
+            limit = task.horizon
+        lines = [f"step {t}" + ("" if limit is None else f" of {limit}") for t in task.elapsed_steps.tolist()]
+        if isinstance(task, MemoryEnv):
+            phases = task.timeline.phase(task.elapsed_steps).tolist()
+            lines = [f"{line} ({PHASES[phase]})" for line, phase in zip(lines, phases, strict=True)]
+        return [[line] for line in lines]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from mikasa_robo.checks import step_limit
 
 __all__ = ["BatchedTimeLimit"]
 
 
-class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
+class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Truncates each environment of a batch after its own number of steps.
 
     The limit is the task's ``horizon``, or ``max_episode_steps`` of ``gym.make``, whose own `TimeLimit` wrapper is removed
@@ -28,6 +29,7 @@ class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self)
         limit: int | None = None
         if isinstance(env, gym.wrappers.TimeLimit):
             limit, env = env._max_episode_steps, env.env
@@ -37,8 +39,18 @@ class BatchedTimeLimit(gym.Wrapper[Any, Any, Any, Any]):
                 env.close()
                 raise
         super().__init__(env)
+        self._given = limit
         # ManiSkill's wrappers read the limit under this name
         self._max_episode_steps = int(self.unwrapped.horizon if limit is None else limit)  # type: ignore[attr-defined]
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """The spec of the environment, from which ``gymnasium.make`` makes another one with the same limit."""
+        spec = super().spec
+        if spec is not None:
+            # the wrapper that was removed would say so
+            spec.max_episode_steps = self._given
+        return spec
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step; ``truncated`` (N,) bool is True for an environment that has reached the limit."""

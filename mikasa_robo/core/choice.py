@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,6 +21,7 @@ from . import rewards
 from .env import MemoryEnv, StepData
 from .phases import CUE, RESPONSE
 from .sampling import Uniforms, arc_places, grid_places, index_below, permutation, upright
+from .state import index_into
 from .tabletop import FINGER_OPEN
 from .touches import HOLD_STEPS, hold_touches, record_touches
 
@@ -44,7 +45,7 @@ Arrangement = Callable[[Tensor, int, float], Tensor]
 class ChoiceState:
     """One row per environment; m of the K candidates are targets."""
 
-    target: Tensor  # (N, m) int64, indices of the targets, in the order shown
+    target: Tensor = field(metadata=index_into("home"))  # (N, m) int64, indices of the targets, in the order shown
     home: Tensor  # (N, K, 3) m, where each candidate stands in the response phase
     held: Tensor  # (N, K) int64, control steps of unbroken touch, negative just after it (see `hold_touches`)
     counted: Tensor  # (N, K) bool, targets touched so far

@@ -49,7 +49,8 @@ class MemoryEnv(SavedTask[TaskState]):
     ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``time`` float32 (N, 1): t / T;
     ``oracle`` and ``prompt`` float32 (N, d), a task's prompt in every mode; ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16
     (N, 128, 128, 2) in mm, ``segmentation`` int16 (N, 128, 128, 2): the base camera's channels, then the hand camera's.
-    Action: float32 (N, A) in [-1, 1] of the chosen controller, 8-D for ``pd_joint_delta_pos``.
+    Action: float32 (N, A) in ``action_space``, of the chosen controller. The default ``pd_joint_delta_pos`` takes 8 numbers
+    in [-1, 1], and clips to that. Controllers that take absolute positions or poses do not clip.
     Reward: (N,) float32, ``normalized_dense`` in [0, 1] by default. ``info["reward_terms"]``: every weighted term.
     Termination: success or failure; truncation at ``horizon`` by `mikasa_robo.utils.wrappers.time_limit`.
 
@@ -115,6 +116,11 @@ class MemoryEnv(SavedTask[TaskState]):
     def horizon(self) -> int:
         """Length of an episode in control steps, T."""
         return self.timeline.horizon
+
+    @property
+    def obs_layout(self) -> str:
+        """How observations are laid out: "flat" or "maniskill"."""
+        return self._modes.layout
 
     @property
     def instruction(self) -> str:

@@ -44,7 +44,7 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
             self._require_open()
             rows = self.num_envs if "env_idx" not in options else len(self._checked_env_idx(options["env_idx"]))
             saved = options["reset_to_env_states"]["env_states"]
-            state = saving.checked_state(saved, self.get_state_dict(), rows, self.device, whole=True)
+            state = saving.checked_state(saved, *self.state_form(), rows, self.device, whole=True)
             options["reset_to_env_states"] = {"env_states": state}
         return super().reset(seed, options)
 
@@ -71,8 +71,8 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
                 changed.
         """
         index = torch.arange(self.num_envs, device=self.device) if env_idx is None else self._checked_env_idx(env_idx)
-        now = self.get_state_dict()
-        index, saved = saving.in_order(index, saving.checked_state(state_dict, now, len(index), self.device))
+        now, limits = self.state_form()
+        index, saved = saving.in_order(index, saving.checked_state(state_dict, now, limits, len(index), self.device))
         self._action[index] = 0.0
         rows, changed = index, saved
         if not tensors.reads_wait(self.device):
@@ -84,6 +84,10 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
             self._show_cues()
         if "articulations" in saved:
             self._restart_controllers(index, saved.get("controller"))
+
+    def state_form(self) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+        """What `saving.checked_state` compares a saved state with: the present one, and the limits of whole numbers."""
+        return self.get_state_dict(), saving.state_limits(self._task_state)
 
     def set_state(self, flat: Any, env_idx: Tensor | None = None) -> None:
         """Restores the vector (N, D) that ``get_state`` gives."""

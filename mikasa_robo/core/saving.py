@@ -17,14 +17,19 @@ CLOCK, SPEEDS = "elapsed_steps", "object_speeds"
 _GIVE = "give what get_state_dict of the same task returned"
 
 
+Limits = Mapping[str, tuple[int, int]]
+"""The lowest and the highest value of each field of whole numbers in a task's part of a saved state."""
+
+
 def checked_state(
-    saved: Any, like: Mapping[str, Any], num_rows: int, device: torch.device, whole: bool = False
+    saved: Any, like: Mapping[str, Any], limits: Limits, num_rows: int, device: torch.device, whole: bool = False
 ) -> dict[str, Any]:
     """A saved state as a nested dict of tensors (b, …) that can be restored, checked before anything changes.
 
     Args:
         saved: a dict as ``get_state_dict`` returns it, of which parts may be missing, or a vector of ``get_state``.
         like: a state (N, …) of this environment.
+        limits: see `state_limits`.
         num_rows: b.
         device: where the tensors are wanted.
         whole: whether an episode begins with it, so that only the controllers may be missing.
@@ -32,7 +37,8 @@ def checked_state(
     Raises:
         KeyError: something is missing, or is nothing that this environment has.
         TypeError: something does not hold numbers.
-        ValueError: something has another shape or number of rows, or bodies are at no finite place.
+        ValueError: something has another shape or number of rows, or holds what it cannot hold. What is on a GPU is not
+            read.
     """
     if not isinstance(saved, Mapping):
         saved = unflatten(like, to_tensors({"state": saved}, num_rows, device)["state"].reshape(num_rows, -1))
@@ -55,10 +61,25 @@ def checked_state(
             raise ValueError(
                 f"the saved {'/'.join(path)} has the shape {(num_rows, *shape)}: give {(num_rows, *expected)}"
             )
-        # reading would wait for a GPU, and a task may say "never" by infinity
-        if path[0] != "task" and not tensors.reads_wait(device) and not leaf.isfinite().all():
-            raise ValueError(f"the saved {'/'.join(path)} holds NaN or infinity: give finite numbers")
+        if not tensors.reads_wait(device):
+            _check_numbers(path, leaf, limits)
     return nested.unflatten(restored)
+
+
+def _check_numbers(path: tuple[str, ...], leaf: Tensor, limits: Limits) -> None:
+    """Raises ValueError where a part of a saved state holds what it cannot hold."""
+    name = "/".join(path)
+    if path[0] != "task":
+        if not leaf.isfinite().all():
+            raise ValueError(f"the saved {name} holds NaN or infinity: give finite numbers")
+    elif path[1] in limits:
+        low, high = limits[path[1]]
+        values = leaf.to(torch.float64)
+        wrong = values[~((values >= low) & (values <= high) & (values == values.round()))]
+        if len(wrong):
+            raise ValueError(f"the saved {name} holds {wrong[0].item():g}: give whole numbers from {low} to {high}")
+    elif leaf.isnan().any():  # a task may say "never" by infinity
+        raise ValueError(f"the saved {name} holds NaN: give numbers")
 
 
 def _needed(saved: Mapping[str, Any], whole: bool) -> set[str]:
@@ -117,6 +138,11 @@ def _differs(index: Tensor, rows: Mapping[str, Any], now: Mapping[str, Any]) -> 
         else:
             differs |= (value.reshape(len(index), -1) != now[name][index].reshape(len(index), -1)).any(dim=1)
     return differs
+
+
+def state_limits(task_state: object) -> dict[str, tuple[int, int]]:
+    """The lowest and the highest value of each whole number that `save_task` saves."""
+    return {**state.limits(task_state), CLOCK: (0, state.EXACT)}
 
 
 def save_task(task_state: object, elapsed: Tensor, speeds: Tensor) -> dict[str, Tensor]:

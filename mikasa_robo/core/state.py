@@ -11,6 +11,29 @@ from torch import Tensor
 
 State = TypeVar("State")
 
+EXACT = 2**24
+"""Whole numbers of up to this size are exact in float32, as which a state is saved."""
+_INDEXES = "indexes"
+
+
+def index_into(name: str) -> dict[str, str]:
+    """Metadata of a field that holds indices into the second axis of the field ``name`` (N, K, …)."""
+    return {_INDEXES: name}
+
+
+def limits(state: object) -> dict[str, tuple[int, int]]:
+    """The lowest and the highest value that each field of whole numbers or bools can have."""
+    found = {}
+    for field in dataclasses.fields(state):  # type: ignore[arg-type]
+        tensor: Tensor = getattr(state, field.name)
+        if _INDEXES in field.metadata:
+            found[field.name] = (0, getattr(state, field.metadata[_INDEXES]).shape[1] - 1)
+        elif tensor.dtype == torch.bool:
+            found[field.name] = (0, 1)
+        elif not tensor.is_floating_point():
+            found[field.name] = (-EXACT, EXACT)
+    return found
+
 
 def _fields(state: object) -> list[str]:
     return [field.name for field in dataclasses.fields(state)]  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 
 import mikasa_robo
-from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.rollouts import EpisodeTotals, play_episodes
 from mikasa_robo.statistics import wilson_interval
 
@@ -66,23 +66,26 @@ def evaluate(
         seed: batch j has the seed ``seed + j``.
         on_step: called after each control step of a batch.
         **kwargs: arguments of the task, such as ``arm="held"``.
+
+    Raises:
+        UnfitPolicyError: the policy is for other tasks.
     """
     num_envs = min(num_envs, episodes)
     env: Any = mikasa_robo.make_env(env_id, num_envs, obs_mode=OBS_MODE, **kwargs)
-    task: MemoryEnv[Any] = env.unwrapped
-    policy = make_policy(make_skill(env_id, task))
     successes = failures = steps = total = 0
     totals = EpisodeTotals()
-    for batch in range(-(-episodes // num_envs)):
-        for step in play_episodes(env, policy.act, seed + batch, task.horizon):
-            if step.t == 0:
-                policy.reset()
-            totals.add(step)
-            if on_step is not None:
-                on_step()
-        total += num_envs
-        successes += int(totals.success_once.sum())
-        failures += int((totals.fail_once & ~totals.success_once).sum())
-        steps += int(totals.lengths[totals.success_once].sum())
-    env.close()
+    with contextlib.closing(env):
+        policy = make_policy(make_skill(env_id, env.unwrapped))
+        limit = env.get_wrapper_attr("_max_episode_steps")
+        for batch in range(-(-episodes // num_envs)):
+            for step in play_episodes(env, policy.act, seed + batch, limit):
+                if step.t == 0:
+                    policy.reset()
+                totals.add(step)
+                if on_step is not None:
+                    on_step()
+            total += num_envs
+            successes += int(totals.success_once.sum())
+            failures += int((totals.fail_once & ~totals.success_once).sum())
+            steps += int(totals.lengths[totals.success_once].sum())
     return Outcome(total, successes, failures, steps / successes if successes else float("nan"))

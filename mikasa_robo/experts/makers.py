@@ -39,7 +39,7 @@ def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
     Args:
         name: one of `POLICY_NAMES`. What the last four of the present names make is written to cheat at some tasks: "peek"
             at ShellGamePush and ShellGamePick, "servo" and "mean-velocity" at Intercept and InterceptGrab, "reward-reader"
-            at the tasks with one object to touch. Making them for another task's skill raises ValueError.
+            at the tasks with one object to touch. Making them for another task's skill raises UnfitPolicyError.
         k: how many earlier views "window" remembers.
     """
     from .peeking import Peek

@@ -14,7 +14,7 @@ from mikasa_robo.core.phases import RESPONSE
 from mikasa_robo.tasks.shell_game import MUGS, PUSH_DISTANCE, ZONE_RADIUS
 
 from .arm import facing_down, quaternion_product
-from .policies import Policy
+from .policies import Policy, UnfitPolicyError
 from .shells import ShellPickSkill, ShellPushSkill
 from .skill import Skill, View, look
 
@@ -71,12 +71,13 @@ class Peek(Policy):
             mug that it comes to last.
 
     Raises:
-        ValueError: the skill is another one, or the look is negative.
+        UnfitPolicyError: the skill is another one.
+        ValueError: the look is negative.
     """
 
     def __init__(self, skill: Skill, seed: int = 0, *, look: Look | None = None, take_if_alive: bool = True) -> None:
         if not isinstance(skill, ShellPushSkill | ShellPickSkill):
-            raise ValueError(
+            raise UnfitPolicyError(
                 f"Peek looks under mugs: it needs the skill of ShellGamePush or ShellGamePick, not {type(skill).__name__}"
             )
         super().__init__(skill, seed)

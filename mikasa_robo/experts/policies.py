@@ -26,6 +26,10 @@ WRIST_RANGE = 0.16
 """How far `PostureMemory` turns the last joint from its start, rad: five steps of cue at 0.04 rad a step."""
 
 
+class UnfitPolicyError(ValueError):
+    """A policy was made for the skill of a task that it cannot play."""
+
+
 class Policy(ABC):
     """Acts in all environments of a batch.
 

@@ -16,7 +16,7 @@ from mikasa_robo.core import rewards
 from mikasa_robo.core.choice import ChoiceTask
 from mikasa_robo.core.phases import RESPONSE
 
-from .policies import Policy
+from .policies import Policy, UnfitPolicyError
 from .skill import Skill, View, look
 from .touching import TouchSkill
 
@@ -40,14 +40,15 @@ class RewardReader(Policy):
         seed: of the first place that the hand goes to.
 
     Raises:
-        ValueError: the skill is another one, or the task has several targets.
+        UnfitPolicyError: the skill is another one, or the task has several targets.
     """
 
     def __init__(self, skill: Skill, seed: int = 0) -> None:
         task = skill.task
         if not isinstance(skill, TouchSkill) or not isinstance(task, ChoiceTask) or task.num_targets != 1:
-            raise ValueError(
-                f"skill={type(skill).__name__} of {type(task).__name__}: the task must have a single target"
+            raise UnfitPolicyError(
+                f"RewardReader cannot use the {type(skill).__name__} of {type(task).__name__}: the task must have a single "
+                "target, to touch"
             )
         super().__init__(skill, seed)
         self._scales = dict(task.reward_scales)

@@ -17,7 +17,7 @@ from mikasa_robo.tasks.rolling_ball import RollingBallTask
 
 from .arm import facing_down
 from .intercepting import BLOCKING, LOW, InterceptSkill
-from .policies import Policy
+from .policies import Policy, UnfitPolicyError
 from .skill import Skill, View, look
 
 LINE = 0.1
@@ -34,11 +34,14 @@ class Servo(Policy):
     Args:
         skill: an `InterceptSkill`, for what it does with a ball that has come to rest at the hand.
         seed: has no effect.
+
+    Raises:
+        UnfitPolicyError: the skill is of another task than Intercept and InterceptGrab.
     """
 
     def __init__(self, skill: Skill, seed: int = 0) -> None:
         if not isinstance(skill, InterceptSkill):
-            raise ValueError(f"skill={type(skill).__name__}: this policy is for Intercept and InterceptGrab only")
+            raise _for_balls_only(self, skill)
         super().__init__(skill, seed)
         self._catch = skill
 
@@ -57,7 +60,16 @@ class Servo(Policy):
 
 
 class MeanVelocity(Policy):
-    """Remembers where the ball was at the start, and takes the middle of the mode's range for its velocity."""
+    """Remembers where the ball was at the start, and takes the middle of the mode's range for its velocity.
+
+    Raises:
+        UnfitPolicyError: the skill is of another task than Intercept and InterceptGrab.
+    """
+
+    def __init__(self, skill: Skill, seed: int = 0) -> None:
+        if not isinstance(skill, InterceptSkill):
+            raise _for_balls_only(self, skill)
+        super().__init__(skill, seed)
 
     def reset(self, env_idx: Tensor | None = None) -> None:
         super().reset(env_idx)
@@ -73,3 +85,9 @@ class MeanVelocity(Policy):
         self._fresh = torch.zeros_like(self._fresh)
         velocity = torch.tensor(middle, device=self._start.device).expand(len(self._start), 2)
         return torch.cat([velocity, self._start], dim=1)[:, : self.skill.size]
+
+
+def _for_balls_only(policy: Policy, skill: Skill) -> UnfitPolicyError:
+    return UnfitPolicyError(
+        f"{type(policy).__name__} needs the skill of Intercept or InterceptGrab, not {type(skill).__name__}"
+    )

@@ -74,7 +74,7 @@ def is_batched_cpu(sim_backend: str, num_envs: int) -> bool:
 def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor:
     """The environments that ``env_idx`` names.
 
-    What is on a GPU already is not checked, since that would wait for the GPU.
+    What is on a GPU and stays there is not checked, since that would wait for the GPU.
 
     Args:
         env_idx: (b,) whole numbers or (N,) bools. Bools on a GPU make Python wait for it, to learn b.
@@ -102,6 +102,9 @@ def checked_env_idx(env_idx: Any, num_envs: int, device: torch.device) -> Tensor
             raise ValueError(f"env_idx has {len(index)} bools for {num_envs} environments: give one for each")
         index = torch.nonzero(index).reshape(-1)
     index = index.to(torch.int64)
+    if not tensors.reads_wait(device):
+        # waits for the copy from a GPU: the numbers are read below
+        index = index.to(device)
     if num_envs == 1 and not len(index):  # ManiSkill's simulation of a single environment cannot reset none
         raise ValueError("env_idx=[] names no environment: name 0, or leave it out")
     if not tensors.reads_wait(index.device):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium as gym
@@ -271,13 +271,16 @@ class BatchedSimMixin(BaseEnv):
         space = getattr(self.agent, "single_action_space", None)  # what a robot's present controller takes
         if isinstance(space, gym.spaces.Box):
             action = checked_action(action, space.shape, self.num_envs)
+            if isinstance(action, Mapping) and action["control_mode"] == self.agent.control_mode:
+                action = {**action, "action": checked_action(action["action"], space.shape, self.num_envs)}
         return super().step(action)
 
     def _step_action(self, action: Any) -> Any:
         self._require_open()
         # ManiSkill checks this in single-env simulation only, as it would wait for a GPU; here there is none to wait for
-        if self._batched_cpu and isinstance(action, np.ndarray | Tensor):
-            nan = torch.isnan(torch.as_tensor(action))
+        values = action.get("action") if isinstance(action, Mapping) else action
+        if self._batched_cpu and isinstance(values, np.ndarray | Tensor):
+            nan = torch.isnan(torch.as_tensor(values))
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
                 raise ValueError(f"the action of env {bad} is NaN")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,6 +17,7 @@ from mikasa_robo.core import rest, rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.core.sampling import Uniforms, between, index_below, upright
+from mikasa_robo.core.state import index_into
 from mikasa_robo.core.tabletop import FINGERS
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
 from mikasa_robo.tensors import constant, length
@@ -52,7 +53,7 @@ SCALES: dict[str, dict[str, float]] = {
 class ShellState:
     """One row per environment. Objects: the ball, then the mugs from left (+y) to right."""
 
-    target: Tensor  # (N,) int64, mug with the ball: 0 left, 1 centre, 2 right
+    target: Tensor = field(metadata=index_into("places"))  # (N,) int64, mug with the ball: 0 left, 1 centre, 2 right
     places: Tensor  # (N, 3, 2) m, x and y of the three places
     held: Tensor  # (N, 3) int64, control steps of touch of each mug (see `hold_touches`)
     counted: Tensor  # (N, 3) bool, right mug touched

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import os
@@ -13,14 +12,16 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import batch_space
+from mani_skill.utils.common import flatten_state_dict
 from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.checks import positive_int, step_limit
-from mikasa_robo.core.saving import checked_state
+from mikasa_robo.core.saving import Limits, checked_state
 from mikasa_robo.core.seeds import Seed, episode_keys
 from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.call_arguments import checked_action, checked_options
@@ -42,7 +43,7 @@ class WorkerEnv(gym.Env[Any, Any]):
         env_id: the ID of a task in the catalog.
         num_envs: N.
         num_workers: number of processes, from 1 to N. Each gets N / ``num_workers`` environments, rounded up or down.
-        **kwargs: arguments of the task. ``sim_threads``, the threads of each worker, is 1 by default.
+        **kwargs: arguments of the task. ``sim_threads``, the threads of each worker: 1 where it is not given, or None.
 
     Raises:
         ValueError: an argument cannot be used. No process has been started.
@@ -67,15 +68,14 @@ class WorkerEnv(gym.Env[Any, Any]):
         shards = _shards(env_id, num_envs, num_workers, kwargs)
         self.num_envs, self.num_workers = shards[-1].stop, len(shards)
         self.device = torch.device("cpu")
-        self.spec = copy.deepcopy(gym.spec(env_id))
-        self.spec.kwargs.update(kwargs)
+        self.spec = _spec(env_id, {"num_envs": num_envs, **kwargs})
         self._shards = shards
         self._pool = WorkerPool(shards)
         self._close_pool: Callable[[], None] = weakref.finalize(self, self._pool.close)
         description = self._pool.descriptions[0]
         for name in TASK_ATTRIBUTES:
             setattr(self, name, description[name])
-        self._state_like: dict[str, Any] = description["state"]
+        self._state_form: tuple[dict[str, Any], Limits] = description["state_form"]
         self._max_episode_steps: int = description["max_episode_steps"]  # ManiSkill's wrappers expect this name
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         single = self.single_action_space
@@ -101,15 +101,17 @@ class WorkerEnv(gym.Env[Any, Any]):
         options = checked_options(options, self.reset_options)
         partial = "env_idx" in options
         index = self._index(options.pop("env_idx", None))
-        if not len(index):
-            raise ValueError("env_idx=[] names no environment: name at least one, or leave it out to reset all")
         if partial and options.get("reconfigure") and len(index) != self.num_envs:
             raise RuntimeError("options['reconfigure'] builds all environments anew: leave options['env_idx'] out")
         keys = None if seed is None else episode_keys(seed, index.tolist())
         states = options.pop("reset_to_env_states", None)
         if states is not None:
             # here, because one worker would refuse what the others have begun
-            states = checked_state(states["env_states"], self._state_like, len(index), self.device, whole=True)
+            states = checked_state(states["env_states"], *self._state_form, len(index), self.device, whole=True)
+        if not len(index):
+            # a worker with one environment would refuse to reset none
+            shown = self._gather(self._request("observe", [None] * self.num_workers))
+            return shown["obs"], shown["info"] | {"reconfigure": False}
         arguments: list[Any] = []
         for rows, local in self._split(index):
             if not rows:
@@ -131,7 +133,7 @@ class WorkerEnv(gym.Env[Any, Any]):
         """Steps all environments.
 
         Args:
-            action: (N, A) tensor, array or nested lists in [-1, 1]; None steps without an action.
+            action: (N, A) tensor, array or nested lists, as the task's; None steps without an action.
 
         Returns:
             observation, reward (N,) float32, terminated (N,) bool, truncated (N,) bool, info.
@@ -165,6 +167,15 @@ class WorkerEnv(gym.Env[Any, Any]):
         states = [flatten(state) for state in self._request("get_state_dict", [None] * self.num_workers)]
         return unflatten({path: torch.cat([state[path] for state in states]) for path in states[0]})
 
+    def get_state(self) -> Tensor:
+        """What `get_state_dict` returns as one vector for each environment, (N, D) float32."""
+        states: Tensor = flatten_state_dict(self.get_state_dict(), use_torch=True)
+        return states
+
+    def set_state(self, flat: Any, env_idx: Any = None) -> None:
+        """Restores the vectors (N, D) that `get_state` returned, or those (b, D) of ``env_idx`` (b,)."""
+        self.set_state_dict(flat, env_idx)
+
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Any = None) -> None:
         """Restores what `get_state_dict` saved, in all environments or (rows of b) in ``env_idx`` (b,).
 
@@ -173,13 +184,8 @@ class WorkerEnv(gym.Env[Any, Any]):
                 changed.
         """
         index = self._index(env_idx)
-        wrong = {"/".join(path): leaf for path, leaf in flatten(state_dict).items() if not is_batched(leaf, len(index))}
-        if wrong:
-            raise ValueError(
-                f"the state's {', '.join(wrong)} must have a row for each of the {len(index)} environments to restore"
-            )
         # here, because one worker would refuse what the others have done
-        state = checked_state(state_dict, self._state_like, len(index), self.device)
+        state = checked_state(state_dict, *self._state_form, len(index), self.device)
         self._was_reset = False
         self._request(
             "set_state_dict",
@@ -265,6 +271,13 @@ def _rows(nested: Any, rows: list[int]) -> Any:
     return map_leaves(lambda leaf: torch.as_tensor(leaf)[rows], nested)
 
 
+def _spec(env_id: str, kwargs: dict[str, Any]) -> EnvSpec:
+    """What ``gymnasium.make`` makes the same environment from, in one process."""
+    registered = gym.spec(env_id)
+    kwargs = {**registered.kwargs, **kwargs}
+    return dataclasses.replace(registered, max_episode_steps=kwargs.pop("max_episode_steps", None), kwargs=kwargs)
+
+
 def _shards(env_id: str, num_envs: int, num_workers: int, kwargs: dict[str, Any]) -> list[Shard]:
     """Divides the environments among the workers. Raises ValueError or TypeError for arguments that cannot be used."""
     mikasa_robo.find_task(env_id)
@@ -275,7 +288,7 @@ def _shards(env_id: str, num_envs: int, num_workers: int, kwargs: dict[str, Any]
             f"use num_workers={num_envs} or less"
         )
     backend = kwargs.get("sim_backend", "auto")
-    if backend.split(":")[0] in CUDA_NAMES:
+    if isinstance(backend, str) and backend.split(":")[0] in CUDA_NAMES:
         raise ValueError(
             f"sim_backend={backend!r} cannot be used with num_workers={num_workers}: workers share the cores of a CPU, "
             "and on a GPU one process simulates all environments; leave num_workers out"
@@ -290,7 +303,8 @@ def _shards(env_id: str, num_envs: int, num_workers: int, kwargs: dict[str, Any]
         )
     if kwargs.get("max_episode_steps") is not None:
         step_limit(kwargs["max_episode_steps"])
-    threads = positive_int("sim_threads", kwargs.get("sim_threads", 1))
+    threads = kwargs.get("sim_threads")
+    threads = 1 if threads is None else positive_int("sim_threads", threads)
     pickled = {
         name: _pickled(name, value)
         for name, value in {**kwargs, "sim_backend": backend, "sim_threads": threads}.items()

@@ -112,6 +112,7 @@ class Worker:
     def describe(self) -> dict[str, Any]:
         """What the main process needs: the task's attributes, its step limit, a state and the tensors of its results."""
         task, count = self._task, self._shard.num_envs
+        state, limits = task.state_form()
         flags, numbers = torch.zeros(count, dtype=torch.bool), torch.zeros(count)
         result = self._observed() | {"reward": numbers, "terminated": flags, "truncated": flags}
         specs = [
@@ -123,7 +124,7 @@ class Worker:
         return {name: getattr(task, name) for name in TASK_ATTRIBUTES} | {
             "tensor_specs": specs,
             "max_episode_steps": self._env.get_wrapper_attr("_max_episode_steps"),
-            "state": map_leaves(lambda leaf: leaf[:1].cpu(), task.get_state_dict()),
+            "state_form": (map_leaves(lambda leaf: leaf[:1].cpu(), state), limits),
         }
 
     def share_memory(self, descriptor: int, num_envs: int, specs: list[TensorSpec]) -> None:
