@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from .catalog import TASKS, StreamRow, find_stream
 from .errors import LifelongError, find
-from .learners.registry import LEARNERS, LearnerRow, find_learner
+from .learners.registry import LEARNERS, OPTIONS, LearnerRow, find_learner
 from .nets import NETWORKS
 
-__all__ = ["LEARNER_OPTIONS", "RunArgs"]
+__all__ = ["RunArgs"]
 
 SMOKE_STEPS = 20
 
@@ -117,7 +117,7 @@ class RunArgs:
         for name in ("network", "batch_size", "learning_rate", "hidden_size", "dropout"):
             if getattr(self, name) is None:
                 values[name] = getattr(stream, name)
-        for name in LEARNER_OPTIONS:
+        for name in OPTIONS:
             if name in learner.options:
                 if getattr(self, name) is None:
                     values[name] = learner.options[name]
@@ -126,7 +126,8 @@ class RunArgs:
                 raise LifelongError(
                     f"{_option(name)} {getattr(self, name)} is not an option of {learner.name} but of {takers}; leave it out"
                 )
-        if self.data is not None and any(TASKS[name].world != "digits" for name in stream.tasks):
+        reads = stream.needs_data or all(TASKS[name].world == "digits" for name in stream.tasks)
+        if self.data is not None and not reads:
             raise LifelongError(f"--data {self.data}: {stream.name} takes no data from files; leave it out")
         if stream.needs_data and self.data is None:
             raise LifelongError(f"--data is missing: {stream.name} reads files; name the folder that holds them")
@@ -160,14 +161,18 @@ class RunArgs:
             raise LifelongError(
                 f"{self.learner} needs a network with columns ({able}); {self.stream} uses {network.name}"
             )
+        positive = ("learning_rate", "max_grad_norm")
+        for name in (*_LEAST, *positive):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise LifelongError(f"{_option(name)} {value} must be a finite number")
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= least):
+            if value is not None and value < least:
                 raise LifelongError(f"{_option(name)} {value} must be at least {least}")
-        for name in ("learning_rate", "max_grad_norm"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise LifelongError(f"{_option(name)} {value} must be above 0")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise LifelongError(f"{_option(name)} {getattr(self, name)} must be above 0")
         most_threads = max(64, 4 * (os.cpu_count() or 1))
         for name, most in (("dropout", 0.99), ("gamma", 1.0), ("threshold", 1.0), ("torch_threads", most_threads)):
             value = getattr(self, name)
@@ -196,18 +201,6 @@ class RunArgs:
         return cls(**{**values, "data": None if data is None else Path(data)})
 
 
-LEARNER_OPTIONS = (
-    "strength",
-    "fisher",
-    "fisher_samples",
-    "fisher_update",
-    "gamma",
-    "capacity",
-    "capacity_total",
-    "threshold",
-    "draws",
-)
-"""Fields of `RunArgs` that only some learners take."""
 _LEAST = {
     "seed": 0,
     "steps": 1,

@@ -11,7 +11,7 @@ from pathlib import Path
 from . import metrics
 from .catalog import STREAMS
 from .errors import LifelongError
-from .learners.registry import LEARNERS
+from .learners.registry import LEARNERS, label_of
 from .record import RECORD_FILE, Record, read_record
 
 __all__ = ["BEST", "COLUMNS", "SCRATCH", "Collection", "Column", "best_strength", "collect", "values_of"]
@@ -68,7 +68,10 @@ class Collection:
 
     runs: dict[str, dict[str, Seeds]] = field(default_factory=dict)
     strengths: dict[str, dict[str, dict[float | None, Seeds]]] = field(default_factory=dict)
-    """Runs by stream, learner, strength and seed; the strength is None for learners without one."""
+    """Runs by stream, learner, strength and seed; the strength is None for learners without one.
+
+    Here and in ``runs`` a learner with other options than its defaults is one of its own, see `label_of`.
+    """
     problems: list[tuple[Path, str]] = field(default_factory=list)
 
     def streams(self) -> list[str]:
@@ -78,9 +81,14 @@ class Collection:
 
     def learners(self) -> list[str]:
         """All that have a run, in the order of the registry."""
-        known = [label for name in LEARNERS for label in (name, name + BEST)]
-        found = {name for by_learner in self.runs.values() for name in by_learner}
-        return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
+        known = list(LEARNERS)
+        found = {label for by_learner in self.runs.values() for label in by_learner}
+
+        def place(label: str) -> tuple[int, str]:
+            name = _name_in(label)
+            return (known.index(name) if name in known else len(known)), label
+
+        return sorted(found, key=place)
 
 
 def collect(paths: Sequence[Path]) -> Collection:
@@ -120,9 +128,10 @@ def _add(folder: Path, into: Collection) -> None:
         into.problems.append((folder, text))
         return
     strength = record.args.get("strength")
-    seeds = into.strengths.setdefault(record.stream, {}).setdefault(record.learner, {}).setdefault(strength, {})
+    learner = label_of(record.learner, record.args, without=("strength",))
+    seeds = into.strengths.setdefault(record.stream, {}).setdefault(learner, {}).setdefault(strength, {})
     if record.seed in seeds:
-        text = f"not counted: {record.stream}, {record.learner}, seed {record.seed} is there already"
+        text = f"not counted: {record.stream}, {learner}, seed {record.seed} is there already"
         into.problems.append((folder, text))
         return
     other = next(iter(seeds.values()), None)
@@ -130,15 +139,21 @@ def _add(folder: Path, into: Collection) -> None:
         differ = [n for n in record.args if n != "seed" and record.args[n] != other.args.get(n)]
         if differ or record.tasks != other.tasks:
             what = ", ".join(differ) or "its tasks"
-            into.problems.append((folder, f"counted, but it differs from others of {record.learner} in {what}"))
+            into.problems.append((folder, f"counted, but it differs from others of {learner} in {what}"))
     seeds[record.seed] = record
+
+
+def _name_in(label: str) -> str:
+    """The name of the learner in a label of `label_of`, with or without `BEST`."""
+    return label.partition(", ")[0]
 
 
 def _choose(stream: str, learner: str, by_strength: dict[float | None, Seeds], into: Collection) -> None:
     """Fill ``runs`` from ``strengths``. The usual strength is the learner's default, or else the one with the most runs."""
     runs = into.runs.setdefault(stream, {})
     most = max(by_strength, key=lambda strength: len(by_strength[strength]))
-    default = LEARNERS[learner].options.get("strength") if learner in LEARNERS else None
+    name = _name_in(learner)
+    default = LEARNERS[name].options.get("strength") if name in LEARNERS else None
     usual = default if default in by_strength else most
     runs[learner] = by_strength[usual]
     if len(by_strength) > 1:

@@ -164,6 +164,8 @@ def _resumed(saved: RunArgs, words: list[str], program: str) -> RunArgs:
     from mikasa_robo.baselines.arguments import changed_option
 
     again = tyro.cli(RunArgs, args=words, prog=program, default=saved)
+    if again.data is not None:
+        again.data = again.data.resolve()  # as it was recorded
     if problem := changed_option(saved, again):
         raise LifelongError(problem)
     return again

@@ -138,13 +138,14 @@ def draw_bars(cells: Cells, titles: Mapping[str, str]) -> Figure:
 
 def task_curve(record: Record, task: int) -> tuple[list[float], list[float]]:
     """Stages, with checkpoints as fractions, and the scores of a task at these."""
-    points = {}
+    points: dict[float, float] = {}
     for m in record.measurements:
         if m.task == task and (m.checkpoint == AFTER or m.stage > 0):
             at = float(m.stage) if m.checkpoint == AFTER else m.stage - 1 + m.checkpoint / record.checkpoints
-            if m.checkpoint == AFTER or at < m.stage:
+            # A checkpoint before the first step of a stage has the place of the measurement after the stage before, which
+            # counts: some learners begin a stage with other weights.
+            if m.checkpoint == AFTER or (at < m.stage and at not in points):
                 points[at] = m.value
-    # A checkpoint before the first step shares its place with the measurement after the stage before.
     return sorted(points), [points[at] for at in sorted(points)]
 
 

@@ -143,6 +143,8 @@ class Loop:
     # ---- the stages
     def go(self) -> None:
         """Run to the end, and time the forward."""
+        if not self.saves:
+            self.save()  # the first measurement may take long, and can then be begun again
         while self.index < len(self.stages):
             if self.phase == "train":
                 self._train()

@@ -55,6 +55,7 @@ class _Played:
 
 def _chosen_stages(args: Args, saved: SavedStages) -> tuple[int, ...]:
     if args.stages:
+        saved.require(args.stages)
         return tuple(dict.fromkeys(args.stages))
     own = [number for number in saved.numbers if number == args.task]
     return tuple(dict.fromkeys([*own, saved.numbers[-1]]))

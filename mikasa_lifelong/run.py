@@ -94,6 +94,7 @@ def result_of(record: Record) -> dict[str, Any]:
         "bwt_nav": metrics.bwt_nav(R),
         "fwt_libero": metrics.fwt_libero(R),
         "nbt_libero": metrics.nbt_libero(R),
+        "nbt_libero_without_last": metrics.nbt_libero(R, without_last=True),
         "auc_libero": metrics.auc_libero(R),
         "bwt_gem": metrics.bwt_gem(R),
         "fwt_gem": metrics.fwt_gem(R),

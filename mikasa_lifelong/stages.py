@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,20 @@ class SavedStages:
             )
         return cls(run_dir, tuple(numbers))
 
+    def require(self, stages: Sequence[int]) -> None:
+        """Raises LifelongError for a stage that was not saved."""
+        for stage in stages:
+            if stage not in self.numbers:
+                known = ", ".join(map(str, self.numbers))
+                raise LifelongError(f"--stages {stage}: {self.run_dir} has no such stage; use some of {known}")
+
     def load(self, stage: int) -> tuple[RunArgs, TaskStream, Learner]:
         """The run's arguments, its stream, and the learner as it was after ``stage``.
 
         Raises:
             LifelongError: that stage was not saved, or its file is broken.
         """
-        if stage not in self.numbers:
-            known = ", ".join(map(str, self.numbers))
-            raise LifelongError(f"--stages {stage}: {self.run_dir} has no such stage; use some of {known}")
+        self.require([stage])
         from .loop import make_setup
 
         path = self.run_dir / f"stage-{stage}.pt"

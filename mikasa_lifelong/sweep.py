@@ -40,6 +40,8 @@ __all__ = ["WORDS", "main", "run_command"]
 
 RESERVED = ("stream", "learner", "seed", "run_dir", "resume")
 """Options of a run that a sweep sets itself."""
+OF_NO_EFFECT = ("protocol", "checkpoint_every", "timed_forwards")
+"""Arguments that do not change what a run learns; what ``protocol`` stands for is in ``steps``."""
 
 
 def run_command(run: PlannedRun, run_dir: Path, resume: bool) -> list[str]:
@@ -68,8 +70,8 @@ def _learner_name(name: str) -> str:
         raise OptionError(str(error)) from error
 
 
-def _check_options(where: str, learner: str, options: Mapping[str, Any], stream: str) -> None:
-    """Let the options be read as those of a run on a stream."""
+def _check_options(where: str, learner: str, options: Mapping[str, Any], stream: str) -> dict[str, Any]:
+    """Let the options be read as those of a run on a stream. Returns all arguments of such a run."""
     fields = {field.name for field in dataclasses.fields(RunArgs)}
     hints = get_type_hints(RunArgs)
     for name, value in options.items():
@@ -81,9 +83,14 @@ def _check_options(where: str, learner: str, options: Mapping[str, Any], stream:
             raise SweepError(f"{where}.{name} = {value!r} is of the wrong kind; see `mikasa lifelong run --help`")
     try:
         data = {"data": Path(options["data"])} if "data" in options else {}
-        RunArgs(**{"stream": stream, "learner": learner, **options, **data}).completed()
+        args = RunArgs(**{"stream": stream, "learner": learner, **options, **data}).completed()
     except LifelongError as error:
         raise SweepError(f"{where}: {error}") from error
+    return {name: value for name, value in args.to_dict().items() if name not in (*RESERVED, *OF_NO_EFFECT)}
+
+
+def _defaults(learner: str) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(RunArgs)}
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -113,6 +120,7 @@ WORDS = Vocabulary(
     task_name=_stream_name,
     algorithm_name=_learner_name,
     check_options=_check_options,
+    defaults=_defaults,
     algorithm="learner",
 )
 """What the names in a sweep's file stand for here."""

@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +21,12 @@ from sweep_helpers import require_refused
 
 from mikasa_lifelong import command
 from mikasa_lifelong.arguments import RunArgs
-from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, load_entry_point, register
+from mikasa_lifelong.catalog import STREAMS, TASKS, StreamRow, find_stream, load_entry_point, register
 from mikasa_lifelong.collection import COLUMNS, best_strength, collect, values_of
 from mikasa_lifelong.digits import load_split
 from mikasa_lifelong.errors import LifelongError
-from mikasa_lifelong.learners.registry import LEARNERS
+from mikasa_lifelong.figures import task_curve
+from mikasa_lifelong.learners.registry import LEARNERS, register_learner
 from mikasa_lifelong.nav import ENV_IDS
 from mikasa_lifelong.nets import HEADS, NETWORKS
 from mikasa_lifelong.record import read_record
@@ -78,6 +80,21 @@ def test_a_stream_of_ones_own() -> None:
     assert len(twice) == 3
     with pytest.raises(LifelongError, match="one network has to serve all tasks"):
         TaskStream(own(name="own", tasks=("digits-01", "permuted-digits-1")))
+
+
+def test_a_learner_of_ones_own_has_known_options() -> None:
+    row = dataclasses.replace(LEARNERS["er"], name="own-er", options={"capacity": 5, "foo": 1})
+    with pytest.raises(LifelongError, match=r"learner 'own-er': there is no option foo; use strength, .*capacity"):
+        register_learner(row)
+    assert "own-er" not in LEARNERS
+
+
+def test_a_stream_of_ones_own_may_read_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(find_stream("ST1"), name="own-files", needs_data=True)
+    monkeypatch.setattr("mikasa_lifelong.arguments.find_stream", lambda name, option: row)
+    with pytest.raises(LifelongError, match="--data is missing: own-files reads files"):
+        RunArgs(stream="own-files").completed()
+    assert RunArgs(stream="own-files", data=Path("/data")).completed().data == Path("/data")
 
 
 def test_the_digits_are_split_once_and_for_all() -> None:
@@ -231,6 +248,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_curve_has_the_score_after_the_stage_before(runs: Path) -> None:
+    """Not that of the weights with which the next stage begins, which may be fresh ones."""
+    record = read_record(runs / "scn1")
+    numbered = [dataclasses.replace(m, value=i / 1000) for i, m in enumerate(record.measurements)]
+    record = dataclasses.replace(record, measurements=numbered)
+    after = {(m.stage, m.task): m.value for m in numbered if m.checkpoint == -1}
+    assert any(m.checkpoint == 0 and m.stage == 2 and m.task == 1 for m in numbered), "or the test shows nothing"
+    for task in range(3):
+        curve = dict(zip(*task_curve(record, task), strict=True))
+        assert [curve[float(stage)] for stage in (1, 2, 3)] == [after[stage, task] for stage in (1, 2, 3)]
+
+
 def test_a_report_has_tables_figures_and_their_numbers(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,7 +289,8 @@ def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, caps
         ("unfinished", {"complete": False}),
         ("other version", {"format": "mikasa/lifelong/9"}),
         ("again", {}),
-        ("other", {"seed": 7, "args": {**content["args"], "fisher": "minibatch"}}),
+        ("other", {"seed": 7, "args": {**content["args"], "hidden_size": 12}}),
+        ("variant", {"args": {**content["args"], "fisher": "minibatch", "fisher_samples": 9}}),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(json.dumps({**content, **changes}))
@@ -269,7 +299,8 @@ def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, caps
     assert "unfinished, in stage 3 of 3" in shown
     assert "has the format 'mikasa/lifelong/9'" in shown
     assert "not counted: tiny-digits, ewc, seed 1 is there already" in shown
-    assert "differs from others of ewc in fisher" in shown
+    assert "differs from others of ewc in hidden_size" in shown
+    assert "| ewc, fisher minibatch, fisher samples 9 | 1 |" in shown, "a learner of its own"
 
 
 def test_learners_that_were_trained_otherwise_are_not_compared(runs: Path, tmp_path: Path) -> None:
@@ -400,6 +431,15 @@ def test_the_report_of_training_runs_shows_them_apart(
     shown = capsys.readouterr().out
     assert "## Across tasks" in shown
     assert "`tiny-digits`" in shown
+    content = json.loads((runs / "ewc1" / "final_eval.json").read_text())
+    content["args"]["strength"] = 9.0
+    (tmp_path / "ewc-9").mkdir()
+    (tmp_path / "ewc-9" / "final_eval.json").write_text(json.dumps(content))
+    assert report_main([str(tmp_path / "ewc-9"), str(runs), "--out", str(tmp_path / "both")]) == 0
+    shown = capsys.readouterr().out
+    assert "| `tiny-digits` | ewc | 3 |" in shown
+    assert "| `tiny-digits` | ewc, strength 9.0 | 1 |" in shown
+    assert "not counted" not in shown
     assert "## Training runs" not in shown
 
 
@@ -463,6 +503,50 @@ def test_a_sweep_has_variants_of_a_learner(tmp_path: Path) -> None:
 )
 def test_a_bad_sweep_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
     require_refused(SWEEP, old, new, message, tmp_path / "sweep.toml", WORDS)
+
+
+TINY_SWEEP = """
+out = "{out}"
+streams = ["tiny-digits"]
+learners = ["ewc"]
+seeds = [1]
+[options.ewc]
+steps = 30
+batch_size = 8
+hidden_size = 6
+dropout = 0.2
+checkpoints = 2
+episodes = 20
+"""
+
+
+def test_a_sweep_takes_no_run_of_other_arguments(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out" / "tiny-digits__ewc__1"
+    shutil.copytree(runs / "ewc1", folder)
+    file = tmp_path / "sweep.toml"
+    asked = TINY_SWEEP.format(out=tmp_path / "out")
+    file.write_text(asked + "torch_threads = 2\n")  # not what its result depends on
+    assert command.main(["sweep", str(file), "--dry-run"]) == 0
+    assert "1 of 1 runs are finished" in capsys.readouterr().out
+    file.write_text(asked.replace("dropout = 0.2\n", ""))
+    assert command.main(["sweep", str(file), "--dry-run"]) == 2
+    assert "is finished with dropout = 0.2, and the sweep asks for 0.0" in capsys.readouterr().err
+    # killed before its end
+    (folder / "final_eval.json").unlink()
+    file.write_text(asked + "strength = 5.0\n")
+    assert command.main(["sweep", str(file)]) == 2
+    assert "was begun with strength = 1.0, and the sweep asks for 5.0" in capsys.readouterr().err
+
+
+def test_a_sweep_knows_its_runs_by_the_folder_of_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP.replace('fisher = "minibatch"', 'data = "mnist"'))
+    (planned, *_) = [run for run in read_plan(file, WORDS).runs if run.algorithm == "ewc"]
+    assert planned.args is not None
+    assert planned.args["data"] == str(tmp_path / "mnist")
 
 
 @pytest.mark.slow

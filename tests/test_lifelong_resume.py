@@ -15,7 +15,9 @@ import pytest
 import torch
 from lifelong_helpers import TINY, play_loop, same, tiny_args
 
-from mikasa_lifelong.command import main
+from mikasa_lifelong.arguments import RunArgs
+from mikasa_lifelong.command import _resumed, main
+from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.learners.registry import LEARNERS
 from mikasa_lifelong.record import read_record
 from mikasa_robo.baselines.checkpoints import Checkpoints
@@ -149,6 +151,14 @@ def test_what_cannot_go_on_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     payload = {"algorithm": "ppo-mlp", "world_size": 1, "args": {}, "weights": torch.zeros(1)}
     Checkpoints(other, 2).save(1, payload)
     assert "is a run of `mikasa train ppo-mlp`" in refused("--resume", str(other))
+
+
+def test_the_folder_of_the_data_may_be_named_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = RunArgs(stream="split-digits", data=Path("mnist")).completed()
+    assert _resumed(saved, ["--resume", "run", "--data", "mnist"], "mikasa lifelong run").data == saved.data
+    with pytest.raises(LifelongError, match=r"--data .*/other differs from .*/mnist"):
+        _resumed(saved, ["--resume", "run", "--data", "other"], "mikasa lifelong run")
 
 
 def test_a_run_that_diverges_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

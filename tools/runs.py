@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from mikasa_lifelong.learners.registry import label_of
 from mikasa_robo.env_ids import EnvIdError, split_env_id
 
 from .env_ids import OptionError
@@ -199,7 +200,7 @@ def _read_run(folder: Path, into: Collection) -> None:
             path=folder,
             source=source,
             env_id=_task(content["env_id"], content.get("args") or {}),
-            algorithm=_agent(content["algorithm"], content.get("args") or {}),
+            algorithm=(label_of if source == "lifelong" else _agent)(content["algorithm"], content.get("args") or {}),
             seed=int(content["seed"]),
             steps=int(content["training_steps"]),
             wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,

@@ -46,7 +46,6 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import mikasa_suite
-from mikasa_robo.baselines.registry import use_algorithm
 
 from .env_ids import OptionError
 from .extras import require_modules
@@ -84,7 +83,7 @@ class Args:
     """Train tasks x algorithms x seeds, several runs at a time. Runs that are finished are skipped."""
 
     file: tyro.conf.Positional[Path]
-    """The sweep, a TOML file; docs/training.md shows one."""
+    """The sweep, a TOML file. docs/training.md shows one, and docs/lifelong.md one of `mikasa lifelong sweep`."""
     address: str | None = None
     """A Ray cluster to join (host:port, or auto); by default Ray runs on this machine only, for this sweep."""
     num_cpus: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
@@ -183,7 +182,7 @@ def _require_same(run: PlannedRun, recorded: Mapping[str, Any], what: str) -> No
     else:
         asked = {**{name: value for name, value in run.args.items() if name not in NOT_COMPARED}, **asked}
         # Not for what a preset or a default of another version may have set.
-        absent = {**asked, **{name: value for name, value in _defaults(run).items() if name in run.options}}
+        absent = {**asked, **{name: value for name, value in run.defaults.items() if name in run.options}}
     for name, value in asked.items():
         was = recorded.get(name, absent[name])
         if name in ("env_id", "network"):  # the module that registers a name may stand before it, or apart
@@ -193,12 +192,6 @@ def _require_same(run: PlannedRun, recorded: Mapping[str, Any], what: str) -> No
                 f"{what} with {name} = {was!r}, and the sweep asks for {value!r}; "
                 "name another `out`, or move that folder away"
             )
-
-
-def _defaults(run: PlannedRun) -> dict[str, Any]:
-    """The arguments of the algorithm where nothing is asked for."""
-    args: dict[str, Any] = use_algorithm(run.algorithm).load_args_type()().to_dict()
-    return args
 
 
 def _folders(out: Path, run: PlannedRun) -> Iterator[Path]:

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class PlannedRun:
     args: Mapping[str, Any] | None = None
     """All its arguments, also those at their defaults, as the trainer records them; None where only ``options`` are known.
     Those that the sweep sets itself are not in it."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments of its algorithm where nothing is asked for. A record from before there was an option is of a run that
+    had what is its default now."""
 
     @property
     def name(self) -> str:
@@ -112,6 +115,8 @@ class Vocabulary:
     check_options: Callable[[str, str, Mapping[str, Any], str], Mapping[str, Any] | None]
     """Called with where in the file the options are, the algorithm's bare name, its options and a task. Returns all
     arguments of such a run (see `PlannedRun`), or None. Raises SweepError for an option that cannot be used."""
+    defaults: Callable[[str], Mapping[str, Any]]
+    """Called with the algorithm's bare name. Returns its arguments where nothing is asked for."""
     algorithm: str = "algorithm"
     """The key of a [[variant]] that names its algorithm."""
 
@@ -191,7 +196,8 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
             merged = {key: _of_task(value, task_name) for changes in (common, *own) for key, value in changes.items()}
             args = words.check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
             merged = {key: _as_list_where_one_is(value, key, args) for key, value in merged.items()}
-            runs += [PlannedRun(task, algorithm, seed, merged, cpus, label, args) for seed in seeds]
+            defaults = words.defaults(name)
+            runs += [PlannedRun(task, algorithm, seed, merged, cpus, label, args, defaults) for seed in seeds]
     return Plan(Path(content["out"]), tuple(runs), retries)
 
 
@@ -325,6 +331,11 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
     return recorded
 
 
+def _defaults(algorithm: str) -> dict[str, Any]:
+    args: dict[str, Any] = get_algorithm(algorithm).load_args_type()().to_dict()
+    return args
+
+
 TRAINING = Vocabulary(
     tasks="tasks",
     algorithms="algorithms",
@@ -332,5 +343,6 @@ TRAINING = Vocabulary(
     task_name=lambda task: resolve_env_id(task, "tasks:"),
     algorithm_name=lambda name: use_algorithm(name).name,
     check_options=_check_options,
+    defaults=_defaults,
 )
 """Tasks and algorithms of `mikasa train`."""

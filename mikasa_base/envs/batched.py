@@ -151,7 +151,8 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """A game as a vector environment.
 
     Its results equal those of a ``gymnasium.vector.SyncVectorEnv`` of single environments, bit for bit. This includes
-    seeds, autoreset, ``final_obs`` with SAME_STEP and ``options["reset_mask"]``.
+    seeds, autoreset, ``final_obs`` with SAME_STEP and ``options["reset_mask"]``. But ``np_random`` is Gymnasium's own and is
+    not used: each environment has a generator inside.
 
     Args:
         game: The rules.
@@ -170,7 +171,9 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.game = game
         self.num_envs = game.num_envs
         self.render_mode = render_mode
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
+        checks.choice("autoreset_mode", mode, tuple(m.value for m in AutoresetMode))
+        self.autoreset_mode = AutoresetMode(mode)
         self.metadata = {**SingleEnv.metadata, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space, self.single_action_space = game.observation_space, game.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 from numpy.lib.stride_tricks import sliding_window_view
 
+from mikasa_base import checks
 from mikasa_base.envs.drawing import DrawnEnv, Image, canvas, upscale
 from mikasa_base.envs.walking import HEADINGS, Arena, FreeWalker, GridWalker, Tile, Walker
 
@@ -120,6 +121,8 @@ class MysteryPath(DrawnEnv[Image, Any]):
 
     def __init__(self, show_origin: bool = True, show_goal: bool = True, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
+        checks.choice("show_origin", show_origin, (False, True))
+        checks.choice("show_goal", show_goal, (False, True))
         self._shown = (show_origin, show_goal)
         self._walker = self._walker_class(ARENA)
         self.action_space = self._walker.action_space()

@@ -31,7 +31,7 @@ class _Rules(Game):
         self.action_space = gym.spaces.Discrete(4)
         self.num_uniforms = 1
         # places: the corridor, whose last one is the junction, and those on either side of that
-        end, self.up, self.down = corridor_length, corridor_length + 1, corridor_length + 2
+        end, self.up, self.down = self.corridor_length, self.corridor_length + 1, self.corridor_length + 2
         self.next_place = np.repeat(np.arange(end + 3)[:, None], 4, axis=1)  # (places, actions): +x, +y, -x, -y
         self.next_place[:end, 0] += 1
         self.next_place[1 : end + 1, 2] -= 1

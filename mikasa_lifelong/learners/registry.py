@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,20 @@ from typing import Any
 from mikasa_lifelong.catalog import load_entry_point
 from mikasa_lifelong.errors import LifelongError, find
 
-__all__ = ["LEARNERS", "LearnerRow", "find_learner", "register_learner"]
+__all__ = ["LEARNERS", "OPTIONS", "LearnerRow", "find_learner", "label_of", "register_learner"]
+
+OPTIONS = (
+    "strength",
+    "fisher",
+    "fisher_samples",
+    "fisher_update",
+    "gamma",
+    "capacity",
+    "capacity_total",
+    "threshold",
+    "draws",
+)
+"""The options that only some learners take; they are fields of `RunArgs`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +35,7 @@ class LearnerRow:
     entry_point: str
     """``"module:Class"`` of a `mikasa_lifelong.learners.base.Learner`."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The options that it takes, with their defaults."""
+    """The options that it takes, of `OPTIONS`, with their defaults."""
     joint: bool = False
     """Whether it learns all tasks at once instead of one after another."""
     columns: bool = False
@@ -40,15 +53,33 @@ LEARNERS: Mapping[str, LearnerRow] = MappingProxyType(_LEARNERS)
 
 
 def register_learner(row: LearnerRow) -> None:
-    """Add a learner, for example of your own. Raises LifelongError if the name is taken."""
+    """Add a learner, for example of your own. Raises LifelongError if the name is taken, or an option is not known."""
     if row.name in _LEARNERS:
         raise LifelongError(f"there is a learner {row.name!r} already; choose another name")
+    if unknown := [name for name in row.options if name not in OPTIONS]:
+        raise LifelongError(f"learner {row.name!r}: there is no option {', '.join(unknown)}; use {', '.join(OPTIONS)}")
     _LEARNERS[row.name] = row
 
 
 def find_learner(name: str, option: str = "") -> LearnerRow:
     """The row of a learner. Raises LifelongError, which names similar ones, if there is none."""
     return find("learner", name, LEARNERS, option)
+
+
+def label_of(learner: str, args: Mapping[str, Any], without: Collection[str] = ()) -> str:
+    """A learner's name and those of its options that are not at their defaults, such as ``"er, capacity 5"``.
+
+    Args:
+        learner: its name.
+        args: the arguments of a run.
+        without: options that the label does not tell.
+    """
+    defaults = LEARNERS[learner].options if learner in LEARNERS else {}
+    told = {name: args.get(name) for name in defaults if name not in without}
+    others = [
+        f"{name.replace('_', ' ')} {value}" for name, value in told.items() if value not in (None, defaults[name])
+    ]
+    return ", ".join([learner, *others])
 
 
 _NAVBENCH = "Kobanda et al. 2025, Continual NavBench (arXiv 2502.04830)"
