@@ -926,6 +926,10 @@ def test_the_arm_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_the_arm_of_a_scripted_policy(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Dataset.open(made).arguments["arm"] == "free"
     assert "arm" not in Dataset.open(made).info.env_kwargs
+    assert collect_into(tmp_path / "held", "--env-kwargs", "arm=held", episodes=1) == 0
+    held = Dataset.open(tmp_path / "held")
+    assert (held.arguments["arm"], held.arguments["env_kwargs"], held.info.env_kwargs["arm"]) == ("held", [], "held")
+    assert collect_into(tmp_path / "held", "--arm", "held", episodes=1) == 0, "the same dataset"
     assert collect_into(tmp_path / "new", "--env-kwargs", "arm=free", "--arm", "held") == 2
     assert "--env-kwargs arm=free with --arm held: both set the arm" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

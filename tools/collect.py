@@ -111,7 +111,7 @@ class Options:
             values["arm"] = "free"  # the default; None stands for what a checkpoint was trained with
         if self.policy not in POLICY_NAMES:
             values["policy_sha256"] = checksum(find_policy_file(Path(self.policy)))
-        return values
+        return _with_one_arm(values)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -329,14 +329,25 @@ def _find_begun(options: Options, arguments: Mapping[str, Any] | None = None) ->
     if not (out / MANIFEST).exists() and not (out / BEGUN).exists():
         raise OptionError(f"--out {out} has files that are no dataset; choose another folder, or an empty one")
     dataset = Dataset.open(out)
+    recorded = _with_one_arm(dataset.arguments)
     for name, asked in (options.arguments() if arguments is None else arguments).items():
-        found = dataset.arguments.get(name)
+        found = recorded.get(name)
         if found != asked:
             raise OptionError(
                 f"--out {out} was begun with --{name.replace('_', '-')} {_word(found)}, not {_word(asked)}; give the "
                 "arguments that it was begun with, or choose another folder"
             )
     return dataset
+
+
+def _with_one_arm(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a dataset, in which ``--env-kwargs arm=held`` is the same as ``--arm held``."""
+    words = [str(word) for word in arguments.get("env_kwargs") or ()]
+    arms = [word for word in words if word.partition("=")[0] == "arm"]
+    if not arms:
+        return dict(arguments)
+    others = [word for word in words if word not in arms]
+    return {**arguments, "arm": arms[-1].partition("=")[2], "env_kwargs": others}
 
 
 def _word(value: Any) -> str:
