@@ -87,7 +87,8 @@ class Options:
     markdown: Path | None = None
     """The Markdown file of the table; an existing file is replaced."""
     readme: Path | None = None
-    """A Markdown file that gets a short table between its two lines `<!-- memory-need -->`."""
+    """A Markdown file that gets a short table of the first tasks of each family, between its two lines
+    `<!-- memory-need -->`."""
     picture: Path | None = None
     """With --sweep: the PNG file of the plot."""
     sweep: Literal["window", "forgetful"] | None = None
@@ -239,6 +240,14 @@ def short(results: dict[tuple[str, str], Outcome], rows: Iterable[TaskSpec]) -> 
     return "\n".join(lines) + "\n"
 
 
+def first_of_each_family(rows: Iterable[TaskSpec]) -> list[TaskSpec]:
+    """The first task of each family, and the first of those of its tasks that hide or replace an object."""
+    first: dict[tuple[str, bool], TaskSpec] = {}
+    for row in rows:
+        first.setdefault((row.family, "Hidden" in row.mode or "Replaced" in row.mode), row)
+    return list(first.values())
+
+
 def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
     """Fills the table."""
     results, earlier, revision = read(options.csv), measured_earlier(options.csv), short_revision(provenance([])["git"])
@@ -259,7 +268,7 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
             episodes = " or ".join(str(n) for n in sorted({outcome.episodes for outcome in results.values()}))
             options.markdown.write_text(INTRODUCTION.format(episodes=episodes) + markdown(results, rows, earlier))
     if options.readme is not None:
-        put_between_marks(options.readme, MARK, short(results, rows))
+        put_between_marks(options.readme, MARK, short(results, first_of_each_family(rows)))
     print(markdown(results, rows, earlier))
 
 
