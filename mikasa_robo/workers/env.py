@@ -15,7 +15,6 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import batch_space
-from mani_skill.utils.common import flatten_state_dict
 from torch import Tensor
 
 import mikasa_robo
@@ -169,8 +168,8 @@ class WorkerEnv(gym.Env[Any, Any]):
 
     def get_state(self) -> Tensor:
         """What `get_state_dict` returns as one vector for each environment, (N, D) float32."""
-        states: Tensor = flatten_state_dict(self.get_state_dict(), use_torch=True)
-        return states
+        leaves = flatten(self.get_state_dict()).values()
+        return torch.cat([leaf.reshape(self.num_envs, -1) for leaf in leaves], dim=1)
 
     def set_state(self, flat: Any, env_idx: Any = None) -> None:
         """Restores the vectors (N, D) that `get_state` returned, or those (b, D) of ``env_idx`` (b,)."""
