@@ -31,7 +31,10 @@ class OfflineArgs(CommonArgs):
     total_timesteps: int = 10_000
     """Gradient steps. Other options that count steps count these, too."""
     num_envs: tyro.conf.Suppress[int] = 1
-    """Nothing is played in training."""
+    """Nothing is played in training, so this and the next three do nothing."""
+    train_to_horizon: tyro.conf.Suppress[bool] = True
+    stagger_groups: tyro.conf.Suppress[int] = 8
+    exact_resume: tyro.conf.Suppress[bool] = False
     num_steps: int = 100
     """Gradient steps from one row of the log to the next."""
     checkpoint_every: int = 2_000
