@@ -108,8 +108,8 @@ STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
     # InterceptGrabSlow has 54 % after 1.5 million steps and 95 % after 3 million, InterceptGrabMedium 98 % after 1.5 million
     # (one seed each).
     "InterceptGrab": {**COMES_TO_REST, **HEAD_START, "total_timesteps": 3_000_000},
-    # RotateLenientPos has 95 and 99 % after 5 million steps, and 96 and 76 % after 3 million (seeds 1 and 2); with COMES_TO_REST
-    # it had 81 % after 1 million steps and 80 % after 2 million (seed 1).
+    # RotateLenientPos has 95 and 99 % after 5 million steps, and 96 and 76 % after 3 million (seeds 1 and 2). With
+    # COMES_TO_REST it had 81 % after 1 million steps and 80 % after 2 million (seed 1).
     "RotateLenient": {**ENDS_AT_SUCCESS, "total_timesteps": 5_000_000},
     "RotateStrict": {**COMES_TO_REST, "total_timesteps": 3_000_000},
     # TakeItBack has 86, 99 and 100 % after 2 million steps, and 96, 85 and 0 % after 1 million (seeds 1 to 3).

@@ -63,9 +63,10 @@ def play_episodes(env: Any, act: Act, seed: int | list[int], max_steps: int) -> 
         if not bool(running.any()):
             return
     unfinished = running.nonzero().squeeze(1).tolist()
+    which = f"seeds {[seed[i] for i in unfinished]}" if isinstance(seed, list) else f"seed {seed}"
     raise RuntimeError(
-        f"the episodes of envs {unfinished}, begun with seed={seed}, are not over after {max_steps} steps; the environment "
-        "must truncate at its horizon"
+        f"the episodes of envs {unfinished} ({which}) are not over after {max_steps} steps; the environment must truncate "
+        "at its horizon"
     )
 
 

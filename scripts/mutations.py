@@ -275,8 +275,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "reward-sum-kept-over-episodes",
         "wrappers/reward_info.py",
-        "self._reward[begun], self._sum[begun] = 0.0, 0.0",
-        "self._reward[begun] = 0.0",
+        "self._reward[rows], self._sum[rows] = 0.0, 0.0",
+        "self._reward[rows] = 0.0",
         ("tests/test_wrappers.py::test_the_reward_is_that_of_the_step_and_its_sum_that_of_the_episode",),
     ),
     # ------------------------------------------------------------------ baselines

@@ -44,5 +44,5 @@ def test_steps_after_the_end_do_not_count() -> None:
 
 
 def test_episodes_that_do_not_end_are_named() -> None:
-    with pytest.raises(RuntimeError, match=r"the seeds \[7, 8\] are not over after 4 steps"):
+    with pytest.raises(RuntimeError, match=r"envs \[0, 1\] \(seeds \[7, 8\]\) are not over after 4 steps"):
         list(play_episodes(Countdown([2, 3], ends=False), lambda obs, info: None, seed=[7, 8], max_steps=4))
