@@ -108,7 +108,7 @@ class ScriptedPlayer:
         try:
             return self._make_policy(make_skill(task.spec.id, task))
         except UnfitPolicyError as error:
-            raise UnsuitablePolicyError(f"--policy with --env-id {task.spec.id}: {error}") from error
+            raise UnsuitablePolicyError(f"--env-id {task.spec.id}: {error}") from error
 
 
 class CheckpointPlayer:

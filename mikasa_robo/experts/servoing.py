@@ -26,7 +26,18 @@ X_RANGE = (-0.42, 0.15)
 """x that an upright hand reaches on this line, m."""
 
 
-class Servo(Policy):
+class _BallPolicy(Policy):
+    """For the skill of Intercept and InterceptGrab only."""
+
+    def __init__(self, skill: Skill, seed: int = 0) -> None:
+        if not isinstance(skill, InterceptSkill):
+            name = type(self).__name__
+            raise UnfitPolicyError(f"{name} needs the skill of Intercept or InterceptGrab, not {type(skill).__name__}")
+        super().__init__(skill, seed)
+        self._catch = skill
+
+
+class Servo(_BallPolicy):
     """Waits on a line across the ball's way and follows the ball's present x: reads the present view alone.
 
     While the ball is hidden the hand stays where it is.
@@ -38,12 +49,6 @@ class Servo(Policy):
     Raises:
         UnfitPolicyError: the skill is of another task than Intercept and InterceptGrab.
     """
-
-    def __init__(self, skill: Skill, seed: int = 0) -> None:
-        if not isinstance(skill, InterceptSkill):
-            raise _for_balls_only(self, skill)
-        super().__init__(skill, seed)
-        self._catch = skill
 
     def act(self, obs: Mapping[str, Tensor], info: Mapping[str, Any]) -> Tensor:
         view = look(obs, self._objects)
@@ -59,17 +64,12 @@ class Servo(Policy):
         raise AssertionError("`act` needs no cue")
 
 
-class MeanVelocity(Policy):
+class MeanVelocity(_BallPolicy):
     """Remembers where the ball was at the start, and takes the middle of the mode's range for its velocity.
 
     Raises:
         UnfitPolicyError: the skill is of another task than Intercept and InterceptGrab.
     """
-
-    def __init__(self, skill: Skill, seed: int = 0) -> None:
-        if not isinstance(skill, InterceptSkill):
-            raise _for_balls_only(self, skill)
-        super().__init__(skill, seed)
 
     def reset(self, env_idx: Tensor | None = None) -> None:
         super().reset(env_idx)
@@ -85,9 +85,3 @@ class MeanVelocity(Policy):
         self._fresh = torch.zeros_like(self._fresh)
         velocity = torch.tensor(middle, device=self._start.device).expand(len(self._start), 2)
         return torch.cat([velocity, self._start], dim=1)[:, : self.skill.size]
-
-
-def _for_balls_only(policy: Policy, skill: Skill) -> UnfitPolicyError:
-    return UnfitPolicyError(
-        f"{type(policy).__name__} needs the skill of Intercept or InterceptGrab, not {type(skill).__name__}"
-    )
