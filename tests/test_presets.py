@@ -83,13 +83,19 @@ def test_options_on_the_command_line_take_precedence(caplog: pytest.LogCaptureFi
         args = parsed("--env-id", "InterceptMedium-v0", "--num-steps", "64")
         assert (args.num_steps, args.final_log_std) == (64, -2.5)
         assert "head_start=[0,1]" in caplog.text
-        assert "evaluations play the task itself" in caplog.text
+        assert args.curriculum_share == 0.6
+        assert "in the first 60% of the steps; evaluations play the task itself" in caplog.text
         caplog.clear()
-        assert parsed("--env-id", "InterceptMedium-v0", "--train-env-kwargs", "head_start=1").train_env_kwargs == (
-            "head_start=1",
-        )
+        args = parsed("--env-id", "InterceptMedium-v0", "--train-env-kwargs", "head_start=1")
+        assert (args.train_env_kwargs, args.curriculum_share) == (("head_start=1",), 1.0)
         assert parsed("--env-id", "InterceptMedium-v0", "--preset", "none").train_env_kwargs == ()
         assert not caplog.text
+    # Where the arguments of the preset go, so does its share, but not one that the user gives.
+    for argv in (["--env-kwargs", "head_start=0.5"], ["--train-env-kwargs"]):
+        args = parsed("--env-id", "InterceptMedium-v0", *argv)
+        assert (args.train_env_kwargs, args.curriculum_share) == ((), 1.0)
+    args = parsed("--env-id", "InterceptMedium-v0", "--train-env-kwargs", "head_start=1", "--curriculum-share", "0.3")
+    assert args.curriculum_share == 0.3
     # what the task is given holds in training, too
     for given, kept in {'reward_scales={"reach":2}': (), "start_counted=1": ('reward_scales={"reach":10}',)}.items():
         assert parsed("--env-id", "BunchOfColors3-v0", "--env-kwargs", given).train_env_kwargs == kept
