@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pickle
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -321,7 +322,7 @@ def test_training_solves_a_small_task_and_fills_its_folder(tmp_path: Path) -> No
     assert result["command"] == "a 'b c'"
     assert result["training_steps"] == 16_000
     assert result["final"]["success_low"] < result["final"]["success_once"] <= result["final"]["success_high"]
-    assert result["versions"]["torch"] == torch.__version__
+    assert result["versions"]["torch"] == metadata.version("torch")
     rows = read_progress(run_dir)
     assert [int(float(row["step"])) for row in rows] == list(range(320, 16_001, 320))
     evaluated = [row for row in rows if row["eval/success_once"]]

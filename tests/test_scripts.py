@@ -141,9 +141,9 @@ def note(request):
 def test_of_an_id(env_id, number): pass
 
 @pytest.mark.render
-@pytest.mark.parametrize("number", range(3))
-def test_that_draws(number): pass
+def test_that_draws(): pass
 """
+# xdist begins with the largest groups. If a slow process began with the tests that draw, the other would do all the rest.
 
 
 def test_tests_of_one_id_and_those_that_draw_run_in_one_process(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_tests_of_one_id_and_those_that_draw_run_in_one_process(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stdout
     ran = [set(path.read_text().splitlines()) for path in (tmp_path / "gw0", tmp_path / "gw1")]
-    assert sum(map(len, ran)) == 2 * (6 * 4 + 3)
+    assert sum(map(len, ran)) == 2 * (6 * 4 + 1)
     drawn = [{line for line in lines if "draws" in line} for lines in ran]
-    assert sorted(map(len, drawn)) == [0, 6], "a picture is drawn in both processes"
+    assert sorted(map(len, drawn)) == [0, 2], "a picture is drawn in both processes"
     groups = [{(line.split()[0], line[-5:-1]) for line in lines if "of_an_id" in line} for lines in ran]
     assert all(groups), "one process does everything"
     assert not groups[0] & groups[1], "an ID is in both processes"
