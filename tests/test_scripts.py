@@ -23,7 +23,8 @@ def checkout(tmp_path: Path) -> Path:
     for path, code in {
         "scripts/setup.sh": "exit 0",
         ".venv/bin/ruff": "exit 0",
-        ".venv/bin/python": "[[ $2 != mypy ]] || { echo typed >types; exit 0; }\n"
+        ".venv/bin/python": "[[ $1 != -c ]] || exit $(cat old 2>/dev/null || echo 0)\n"
+        "[[ $2 != mypy ]] || { echo typed >types; exit 0; }\n"
         'printf "%s|" "$@" >>calls; echo >>calls; exit "$(sed -n "$(wc -l <calls)p" codes)"',
     }.items():
         file = tmp_path / path
@@ -78,6 +79,12 @@ def test_a_failure_of_either_round_counts(checkout: Path, codes: tuple[int, int]
     assert (checkout / "types").read_text() == "typed\n", (
         "mypy was called, by the interpreter and not by its own first line"
     )
+
+
+def test_types_are_not_checked_with_an_old_python(checkout: Path) -> None:
+    (checkout / "old").write_text("1")  # what the interpreter answers to the question whether it is new enough
+    assert rounds(checkout, (PASSED, PASSED))[0] == PASSED
+    assert not (checkout / "types").exists()
 
 
 def test_an_interrupted_round_is_the_last(checkout: Path) -> None:
