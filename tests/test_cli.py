@@ -128,9 +128,8 @@ def test_list_of_the_base_suite(
     *table, total = capsys.readouterr().out.splitlines()
     chosen = [variant for variant in VARIANTS.values() if wanted(variant)]
     assert ids("\n".join(table)) == [variant.id for variant in chosen]
-    counted = (
-        VARIANTS.values() if "--existing" in options else chosen
-    )  # it hides rows, and the last line counts them too
+    # `--existing` hides rows, and the last line counts them too.
+    counted = VARIANTS.values() if "--existing" in options else chosen
     usable = [variant.id for variant in counted if missing_dependency(variant.row) is None]
     assert total == f"{len(usable)} of {len(counted)} environments can be made with what is installed"
     assert ids("\n".join(line for line in table if line.startswith("yes"))) == usable
