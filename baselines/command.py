@@ -149,21 +149,23 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
         given = {word.partition("=")[0] for word in args.env_kwargs}
         words = (word for word in preset["train_env_kwargs"] if word.partition("=")[0] not in given)
         preset["train_env_kwargs"] = tuple(words)
-        if not preset["train_env_kwargs"]:
-            preset.pop("curriculum_share", None)
     known = {field.name for field in dataclasses.fields(args_type)}
     preset = {name: value for name, value in preset.items() if name in known}
-    chosen = _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**preset)))
-    if "curriculum_share" in preset and chosen.train_env_kwargs != preset["train_env_kwargs"]:
-        del preset["curriculum_share"]  # it was for the arguments of the preset, not for those of --train-env-kwargs
-        chosen = _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**preset)))
-    _refuse_robot_options(chosen)
+
+    def parsed(defaults: dict[str, Any]) -> Args:
+        return _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**defaults)))
+
+    share = preset.pop("curriculum_share", 1.0)  # of the preset's own --train-env-kwargs, and of no others
+    chosen = parsed(preset)
     if chosen.train_env_kwargs and chosen.train_env_kwargs == preset.get("train_env_kwargs"):
+        if share < 1:
+            chosen = parsed({**preset, "curriculum_share": share})
         log.info(
             "the preset trains with --train-env-kwargs %s%s; evaluations play the task itself",
             shlex.join(chosen.train_env_kwargs),
             f" in the first {chosen.curriculum_share:.0%} of the steps" if chosen.curriculum_share < 1 else "",
         )
+    _refuse_robot_options(chosen)
     return chosen
 
 
