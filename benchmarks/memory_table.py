@@ -227,7 +227,7 @@ def budget(rows: Sequence[Row]) -> str:
     revisions = ", ".join(sorted({row.revision for row in rows}))
     return (
         f"Each run: {' and '.join(parts)}; {span([row.episodes for row in rows])} episodes of the final evaluation. "
-        f"{len(rows)} runs took {hours:.1f} hours, one after another, at revision {revisions}."
+        f"{len(rows)} run{'s' if len(rows) > 1 else ''} took {hours:.1f} hours, one after another, at revision {revisions}."
     )
 
 
@@ -246,8 +246,8 @@ def what_is_missing(plan: Plan, rows: Sequence[Row]) -> str:
     )
 
 
-def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, columns: str = "memory") -> str:
-    """The Markdown file."""
+def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None, columns: str = "memory") -> str:
+    """The Markdown file; `picture` is None where nothing was drawn."""
     lines, memories, cells = lines_of(plan), columns_of(plan, columns), in_cells(rows)
     is_robot, is_base = are_robots(lines), are_diagnostic(lines)
     seeds = sorted({len(found) for found in cells.values()})
@@ -283,7 +283,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path, column
             ]
             text += ["with the fewest has: the first ones in the CSV. The figure does the same.", ""]
         text += [*aggregate_table(in_cells(on_one_scale(rows)), lines, memories), ""]
-    if picture.exists():
+    if picture is not None:
         text += [f"![{sweep.stem}]({picture.name})", ""]
     command = f"python benchmarks/memory_table.py {sweep}" + (" --columns variant" if columns == "variant" else "")
     return "\n".join(
@@ -380,8 +380,9 @@ def publish(options: Options) -> None:
     rows = own_rows
     if options.columns == "variant":
         rows = [replace(row, memory=row.variant) for row in rows]
-    draw(plan, rows, picture, options.columns)
-    markdown.write_text(document(plan, rows, options.sweep, picture, options.columns))
+    # A picture of earlier runs may lie there, so what was drawn now decides whether the page shows one.
+    drawn = draw(plan, rows, picture, options.columns)
+    markdown.write_text(document(plan, rows, options.sweep, picture if drawn else None, options.columns))
     if options.readme is not None:
         lines = main_table(in_cells(rows), shown_lines(plan, rows), columns_of(plan, options.columns))
         try:

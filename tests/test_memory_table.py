@@ -121,6 +121,7 @@ def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     assert found["spatial"][1].startswith("80 ("), "of one task: both runs"
     assert "as many of each as the task\nwith the fewest has" in (tmp_path / "sweep.md").read_text()
     assert (tmp_path / "sweep.png").stat().st_size > 0
+    assert "![sweep](sweep.png)" in (tmp_path / "sweep.md").read_text()
     shown = readme.read_text()
     assert shown.startswith("before\n<!-- memory-table -->\n| ID |")
     assert shown.endswith("<!-- memory-table -->\nafter\n")
@@ -352,7 +353,10 @@ def test_columns_can_be_the_variants(tmp_path: Path) -> None:
         finish(folder, "RememberColor3-v0", "gru", 1, success, algorithm)
         file = folder / "final_eval.json"
         file.write_text(file.read_text().replace('"variant": "gru"', f'"variant": "{name}", "dataset": "nowhere"'))
+    (tmp_path / "offline.png").write_text("drawn when there were more tasks")
     main([str(sweep), "--columns", "variant"])
+    assert "![offline]" not in (tmp_path / "offline.md").read_text(), "one task has no profile"
+    assert (tmp_path / "offline.png").exists(), "the earlier picture stays"
     assert {row.env_steps for row in read_csv(tmp_path / "offline.csv")} == {0}, "nothing was played"
     found = table_of(tmp_path / "offline.md")
     assert found["ID"][2:] == ["bc-gru", "iql"]
