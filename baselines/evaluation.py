@@ -255,6 +255,8 @@ def _play(
     """One episode in each environment, with its seed."""
     unwrapped: Any = env.unwrapped
     policy.on_episode_start()
+    if (seed_episodes := getattr(policy, "seed_episodes", None)) is not None:
+        seed_episodes(seeds)
 
     def act(obs: Obs, info: dict[str, Any]) -> Tensor:
         return policy.act(map_tensors(lambda x: x.to(device), obs)).to(unwrapped.device)

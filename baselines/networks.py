@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from mikasa_robo.deprecation import deprecated_names
 
 from .arguments import ArgumentError
 from .critics import ValueScale, output_gain
+from .distributed import DistContext
 from .distributions import Distribution
 from .encoder import mlp
 from .memory import make_memory
@@ -32,6 +34,10 @@ __all__ = [
 ]
 
 __getattr__ = deprecated_names(__name__, {"ObservationNormalizer": f"{__package__}.encoder:ObservationNormalizer"})
+
+
+NOISE_STREAM = 1
+"""With the seed of an episode, where the noise of its sampled actions comes from."""
 
 
 class FeedForwardPolicyNetwork(PolicyNetwork):
@@ -272,15 +278,28 @@ def make_network(args: Any, setup: Setup, recurrent: bool) -> Network:
 
 
 class NetworkPolicy:
-    """A network that acts by its most likely actions, and keeps its recurrent state from step to step."""
+    """A network that acts, and keeps its recurrent state from step to step.
 
-    def __init__(self, network: Any) -> None:
-        self.network = network
+    Args:
+        network: the network.
+        sampled: whether actions are sampled, as in training, instead of being the most likely ones. Each step has noise of
+            its own, also where training used noise that goes on from step to step.
+    """
+
+    def __init__(self, network: Any, *, sampled: bool = False) -> None:
+        self.network, self.sampled = network, sampled
         self._state: State | None = None
+        self._generators: list[torch.Generator] = []  # one for each environment
 
     def on_episode_start(self) -> None:
         """Reset the recurrent state: new episodes begin in all environments."""
         self._state = None
+
+    def seed_episodes(self, seeds: Sequence[int]) -> None:
+        """Say from which seeds (N,) the noise of sampled actions comes, one for each environment."""
+        # Not the seed itself: an environment may draw its objects from a generator with that seed.
+        states = [int(np.random.SeedSequence((seed, NOISE_STREAM)).generate_state(1, np.uint64)[0]) for seed in seeds]
+        self._generators = [torch.Generator(self.network.device).manual_seed(state) for state in states]
 
     @torch.no_grad()
     def act(self, obs: Obs, starts: Tensor | None = None) -> Tensor:
@@ -289,6 +308,9 @@ class NetworkPolicy:
         Args:
             obs: raw observations.
             starts: (N,) bool, where an episode begins with this observation; None where none does.
+
+        Raises:
+            RuntimeError: actions are sampled, and `seed_episodes` was not called with N seeds.
         """
         network = self.network
         normalized = network.normalize(obs)
@@ -300,8 +322,16 @@ class NetworkPolicy:
             if starts is None:
                 starts = torch.zeros(n, dtype=torch.bool, device=network.device)
             distribution, _, self._state = network.step(normalized, state, starts)
-        action: Tensor = network.action.to_env(distribution.mode())
+        chosen = self._sample(distribution, batch_size(obs)) if self.sampled else distribution.mode()
+        action: Tensor = network.action.to_env(chosen)
         return action
+
+    def _sample(self, distribution: Distribution, n: int) -> Tensor:
+        if len(self._generators) != n:
+            raise RuntimeError(f"there are {n} environments and seeds for {len(self._generators)}; call seed_episodes")
+        alone = DistContext()
+        noise = [self.network.sample_noise(1, generator, alone) for generator in self._generators]
+        return distribution.sample(torch.cat(noise))
 
     def __getattr__(self, name: str) -> Any:
         # A policy was the network itself.

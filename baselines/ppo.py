@@ -53,6 +53,8 @@ class PPO:
 
     recurrent: ClassVar[bool]
     """Which kind of network it trains."""
+    samples_actions: ClassVar[bool] = True
+    """See `protocol.Algorithm.make_policy`."""
 
     def __init__(self, args: PPOArgs, setup: Setup) -> None:
         self.args: Any = args

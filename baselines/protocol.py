@@ -36,7 +36,11 @@ __all__ = ["Algorithm", "Batch", "FeedForwardNetwork", "Network", "Policy", "Rec
 
 
 class Policy(Protocol):
-    """Acts in an evaluation or a video."""
+    """Acts in an evaluation or a video.
+
+    A policy that draws random numbers may also have a method ``seed_episodes(seeds)``. It is called after
+    `on_episode_start` with the seeds (N,) of the episodes, so that an episode does not depend on the others of its batch.
+    """
 
     def on_episode_start(self) -> None:
         """New episodes begin in all environments."""
@@ -193,7 +197,12 @@ class Algorithm(Protocol):
 
     @staticmethod
     def make_policy(network: Any) -> Policy:
-        """What plays a trained network in an evaluation."""
+        """What plays a trained network in an evaluation.
+
+        An algorithm that learns from actions that its network samples may say so with a class attribute
+        ``samples_actions = True``. Then, and if this returns a `networks.NetworkPolicy`, ``mikasa eval --sample-actions``
+        can evaluate it.
+        """
 
     def schedule(self, progress: float) -> None:
         """Before each rollout: the share of the training that is done, from 0 to 1. Sets what changes with time."""

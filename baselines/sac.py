@@ -137,6 +137,8 @@ class SAC:
     """SAC as `training` runs it; see `protocol.Algorithm`."""
 
     args_type: ClassVar[type[SACArgs]] = SACArgs
+    samples_actions: ClassVar[bool] = True
+    """See `protocol.Algorithm.make_policy`."""
 
     def __init__(self, args: SACArgs, setup: Setup) -> None:
         self.args, self.generator, self.dist = args, setup.generator, setup.dist

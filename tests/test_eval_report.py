@@ -30,6 +30,8 @@ from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError
 from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
+from mikasa_robo.baselines.registry import get_algorithm
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
 from mikasa_robo.tools.env_ids import OptionError
@@ -138,6 +140,65 @@ def test_it_plays_what_the_final_evaluation_of_training_played(runs: Path, tmp_p
     assert told["success_once"]["interval"] == "Wilson"
     assert told["success_once"]["low"] == pytest.approx(entry["summary"]["success_low"])
     assert told["return"]["low"] < told["return"]["mean"] < told["return"]["high"]
+
+
+def test_sampled_actions_are_those_of_the_episode(runs: Path, recurrent: Path, tmp_path: Path) -> None:
+    """Gaussian and categorical ones, without and with a memory."""
+    (feed_forward,) = checkpoints(runs, 1)
+    for path, factory in ((feed_forward, reach), (recurrent, None)):
+        found = []
+        for num_envs, sampled in ((7, True), (20, True), (20, False)):
+            out = tmp_path / f"{path.parent.name}-{num_envs}-{sampled}.json"
+            args = Args((path,), episodes=20, num_envs=num_envs, sample_actions=sampled, out=out)
+            found.append(evaluate_checkpoints(args, make_factory=factory))
+        assert [content["actions"] for content in found] == ["sampled", "sampled", "most likely"]
+        first, again, other = (content["runs"][0]["episodes"] for content in found)
+        assert again["returns"] == pytest.approx(first["returns"], rel=1e-5), "whatever the number of environments"
+        assert other["returns"] != pytest.approx(first["returns"], rel=1e-5)
+        assert ", sampled actions" in describe(found[0])
+        assert ", sampled actions" not in describe(found[2])
+
+
+def test_actions_are_sampled_with_the_spread_of_the_policy() -> None:
+    network = ActorCritic(3, 2, (8,))
+    with torch.no_grad():
+        network.log_std.copy_(torch.tensor([-1.0, -3.0]))
+    obs, n = torch.ones(1, 3).expand(4000, 3), 4000
+    policy = NetworkPolicy(network, sampled=True)
+    policy.on_episode_start()
+    with pytest.raises(RuntimeError, match="4000 environments and seeds for 0; call seed_episodes"):
+        policy.act(obs)
+    policy.seed_episodes(range(n))
+    actions = torch.stack([policy.act(obs), policy.act(obs)])
+    expected = NetworkPolicy(network).act(obs[:1])
+    assert actions[0].std(dim=0).tolist() == pytest.approx([math.exp(-1.0), math.exp(-3.0)], rel=0.05)
+    assert (actions[0].mean(dim=0) - expected[0]).abs().max() < 0.03
+    # each step has noise of its own, which is not what an environment with the same seed draws
+    noise = (actions - expected) * (-network.log_std).exp()
+    drawn = torch.stack([torch.randn(2, generator=torch.Generator().manual_seed(seed)) for seed in range(n)])
+    for a, b in ((noise[0], noise[1]), (noise[0], drawn), (noise[0, :, :1], noise[0, :, 1:])):
+        assert abs(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]) < 0.06
+
+
+def test_actions_are_sampled_where_their_noise_was_learned(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = Args(checkpoints(runs, 1), episodes=2, num_envs=2, sample_actions=True)
+    for name, learns in (("ppo-lstm", True), ("sac", True), ("dagger", False), ("bc", False), ("iql", False)):
+        assert getattr(get_algorithm(name).load(), "samples_actions", False) == learns
+    evaluate_checkpoints(args, make_factory=reach)
+    assert [file.name for file in tmp_path.iterdir()] == ["eval-RememberColor3-v0-ppo-mlp-sampled.json"]
+    monkeypatch.setattr(ppo_mlp.PPOMLP, "samples_actions", False)
+    args.out = Path("other.json")
+    with pytest.raises(OptionError, match=r"--sample-actions: .* was trained by ppo-mlp, which learns no noise"):
+        evaluate_checkpoints(args, make_factory=reach)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ppo_mlp.PPOMLP, "make_policy", lambda network: network)
+    with pytest.raises(OptionError, match=r"ppo-mlp plays .* by its own ActorCritic"):
+        evaluate_checkpoints(args, make_factory=reach)
+    assert not Path("other.json").exists()
 
 
 def test_the_protocol_of_the_paper(runs: Path, tmp_path: Path) -> None:

@@ -82,9 +82,28 @@ def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsy
     assert content[CONTENT_HASH] in capsys.readouterr().out
 
 
+def test_sampled_actions_play_again_as_such(
+    file: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled = tmp_path / "sampled.json"
+    evaluate_checkpoints(Args((policy,), episodes=EPISODES, num_envs=5, sample_actions=True, out=sampled))
+    assert main(["check", str(sampled), "--episodes", str(EPISODES)]) == 0
+    assert main(["show", str(sampled)]) == 0
+    assert "sampled actions" in capsys.readouterr().out
+    # and not as the most likely ones
+    sampled.write_text(json.dumps(changed(sampled, lambda c: c.update(actions="most likely"), signed=True)))
+    assert main(["check", str(sampled), "--episodes", str(EPISODES)]) == 1
+    assert json.loads(file.read_text())["actions"] == "most likely"
+    # files of earlier versions do not say it
+    older = tmp_path / "older.json"
+    older.write_text(json.dumps(changed(file, lambda c: c.pop("actions"), signed=True)))
+    assert main(["check", str(older), "--episodes", str(EPISODES)]) == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda c: c.update(actions="best"), "its actions are 'best', not 'most likely' or 'sampled'"),
         (lambda c: c["runs"][0]["episodes"]["lengths"].pop(), "has no lengths of 12 values of type int"),
         (
             lambda c: c["runs"][0]["episodes"]["returns"].__setitem__(0, "1"),

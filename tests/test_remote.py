@@ -356,6 +356,7 @@ def test_bad_answers_end_the_evaluation(answer: bytes | str | None, message: str
         (pack({}), {"timeout": float("nan")}, "--timeout nan cannot be used"),
         (pack({}), {"episodes": 0}, "--episodes 0 must be at least 1"),
         (pack({}), {"protocol": "paper"}, "takes three checkpoints"),
+        (pack({}), {"sample_actions": True}, "--sample-actions is for --checkpoint"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(

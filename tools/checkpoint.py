@@ -13,6 +13,7 @@ import torch
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, network_from, read_bytes, read_policy
 from mikasa_robo.baselines.files import find_policy_file
+from mikasa_robo.baselines.networks import NetworkPolicy
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_memory, use_network
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
@@ -20,7 +21,15 @@ from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError, resolve_env_id
 
-__all__ = ["Checkpoint", "import_foreign", "make_policy", "read_checkpoint", "resolve_checkpoint_env_id", "why_unfit"]
+__all__ = [
+    "Checkpoint",
+    "import_foreign",
+    "make_policy",
+    "read_checkpoint",
+    "require_sampling",
+    "resolve_checkpoint_env_id",
+    "why_unfit",
+]
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,40 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, digest, args.algorithm, *names, args, payload)
 
 
-def make_policy(checkpoint: Checkpoint, network: Any = None, device: torch.device | str = "cpu") -> Policy:
-    """The policy of a checkpoint, with its network (None: a new one, on ``device``)."""
+def make_policy(
+    checkpoint: Checkpoint, network: Any = None, device: torch.device | str = "cpu", sampled: bool = False
+) -> Policy:
+    """The policy of a checkpoint.
+
+    Args:
+        checkpoint: the checkpoint.
+        network: its network; None for a new one, on ``device``.
+        device: see ``network``.
+        sampled: whether actions are sampled, as in training.
+
+    Raises:
+        OptionError: the algorithm does not learn from actions that it samples, see `require_sampling`.
+    """
     network = checkpoint.load_network(device) if network is None else network
-    return get_algorithm(checkpoint.algorithm).load().make_policy(network)
+    policy: Policy = get_algorithm(checkpoint.algorithm).load().make_policy(network)
+    if not sampled:
+        return policy
+    require_sampling(checkpoint)
+    if not isinstance(policy, NetworkPolicy):
+        raise OptionError(
+            f"--sample-actions: {checkpoint.algorithm} plays {checkpoint.path} by its own {type(policy).__name__}, which "
+            "chooses the actions itself; leave it out"
+        )
+    return NetworkPolicy(policy.network, sampled=True)
+
+
+def require_sampling(checkpoint: Checkpoint) -> None:
+    """Raises OptionError where the noise of a policy means nothing, because nothing taught it."""
+    if not getattr(get_algorithm(checkpoint.algorithm).load(), "samples_actions", False):
+        raise OptionError(
+            f"--sample-actions: {checkpoint.path} was trained by {checkpoint.algorithm}, which learns no noise that actions "
+            "could be sampled with; leave it out"
+        )
 
 
 def why_unfit(network: Any, env: Any) -> str | None:

@@ -30,7 +30,7 @@ from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError
 from .extras import require_modules
-from .leaderboard import sign
+from .leaderboard import MOST_LIKELY, SAMPLED, sign
 from .output import require_new_file
 from .progress import say
 from .runs import EVALUATION_FORMAT, METRICS
@@ -88,6 +88,9 @@ class Args:
     """Episodes of each checkpoint, 100 by default; episode k has the seed 2000000 + k."""
     protocol: Literal["fixed", "paper"] = "fixed"
     """paper: three checkpoints, 16 episodes each, mean and standard error over the three."""
+    sample_actions: bool = False
+    """Sample the actions, as in training, instead of taking the most likely ones. For policies of PPO and SAC. Episode k has
+    the same noise each time."""
     num_envs: int = 50
     """Episodes that run at a time. The number does not change the episodes, except those of ManiSkill's own tasks, and that
     one at a time is simulated on the CPU, also where a GPU simulates more."""
@@ -97,7 +100,8 @@ class Args:
     """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
     in this process. Results are the same."""
     out: Path | None = None
-    """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder."""
+    """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder, with --sample-actions
+    eval-<env-id>-<algorithm>-sampled.json."""
 
 
 def check_sizes(args: Args) -> None:
@@ -123,7 +127,7 @@ def check(args: Args) -> list[Checkpoint]:
         OptionError: an option cannot be used, or the result would be written over a file.
         CheckpointError, FileNotFoundError: see `read_checkpoint`.
     """
-    from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
+    from .checkpoint import import_foreign, read_checkpoint, require_sampling, resolve_checkpoint_env_id
 
     check_sizes(args)
     if not args.checkpoint:
@@ -152,6 +156,8 @@ def check(args: Args) -> list[Checkpoint]:
                 f"--checkpoint {twin.path} {checkpoint.path}: both were trained with the seed {checkpoint.args.seed}, and "
                 "an average needs different seeds; leave one out"
             )
+    if args.sample_actions:
+        require_sampling(first)
     resolve_checkpoint_env_id(first, args.env_id)
     require_new_file(output_path(args, first))
     return checkpoints
@@ -170,7 +176,7 @@ def _require_same(first: Checkpoint, other: Checkpoint) -> None:
 
 def output_path(args: Args, first: Checkpoint) -> Path:
     """Where the result goes."""
-    return args.out or default_output(first.env_id, first.algorithm)
+    return args.out or default_output(first.env_id, first.algorithm + ("-sampled" if args.sample_actions else ""))
 
 
 def default_output(env_id: str, algorithm: str) -> Path:
@@ -277,7 +283,7 @@ def _evaluate_checkpoints(
             network = checkpoint.load_network(device)
             if problem := why_unfit(network, env):
                 raise OptionError(f"{checkpoint.path} does not fit {first.env_id} {problem}")
-            policy = make_policy(checkpoint, network)
+            policy = make_policy(checkpoint, network, sampled=args.sample_actions)
             result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
             log.info("%s, %s", checkpoint.path, result.describe())
             results.append(result)
@@ -331,6 +337,8 @@ def write_evaluation(
             "algorithm": algorithm,
             "seeds": {"first": FIRST_SEED, "episodes": episodes, "rule": "episode k has the seed first + k"},
             "num_envs": num_envs,
+            # A server chooses for itself.
+            **({} if args.policy is not None else {"actions": SAMPLED if args.sample_actions else MOST_LIKELY}),
             "settings": {name: getattr(trained, name) for name in SHARED_ARGS},
             "summary": summarize(results),
             "runs": [{**entry, "episodes": column} for (entry, _), column in zip(runs, columns, strict=True)],
@@ -388,6 +396,7 @@ def describe(content: Mapping[str, Any]) -> str:
     summary = content["summary"]
     lines = [
         f"{content['env_id']} {content['algorithm']}, {len(content['runs'])} x {content['seeds']['episodes']} episodes"
+        + (", sampled actions" if content.get("actions") == SAMPLED else "")
     ]
     for metric in METRICS:
         if metric not in summary:

@@ -149,6 +149,8 @@ def _check(args: Args) -> tuple[str, int, CommonArgs]:
     for option in ("algorithm", "network", "memory"):
         if (value := getattr(args, option)) is not None:
             raise OptionError(f"--{option} {value} is for --checkpoint; leave it out with --policy")
+    if args.sample_actions:
+        raise OptionError("--sample-actions is for --checkpoint; a server chooses its actions itself: leave it out")
     if args.env_id is None:
         raise OptionError(f"--policy {args.policy} needs --env-id; name the task to play")
     module, _ = split_env_id(args.env_id)

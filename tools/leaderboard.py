@@ -36,6 +36,8 @@ ENTRIES: dict[str, type] = {
 RUN_ENTRIES: dict[str, type] = {"seed": int, "training_steps": int, "args": dict, "summary": dict, "episodes": dict}
 SETTINGS = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
 """`evaluate.SHARED_ARGS`."""
+MOST_LIKELY, SAMPLED = "most likely", "sampled"
+"""Which actions a policy took: the entry "actions", which a served policy and files of earlier versions lack."""
 LARGEST = 1e100
 """Longer episodes and larger returns are made up; statistics of them may overflow."""
 RANDOM_SHARE = 0.3
@@ -71,6 +73,8 @@ def find_problems(content: Mapping[str, Any]) -> list[str]:
     if problems := list(_missing(content, ENTRIES, "it")):
         return problems
     problems = [*_seed_problems(content), *_settings_problems(content["settings"])]
+    if content.get("actions", MOST_LIKELY) not in (MOST_LIKELY, SAMPLED):
+        problems.append(f"its actions are {content['actions']!r}, not {MOST_LIKELY!r} or {SAMPLED!r}")
     for number, run in enumerate(content["runs"]):
         problems += _run_problems(run, f"runs[{number}]", content["seeds"].get("episodes"))
     if not problems:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from .env_ids import OptionError
-from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, find_leaderboard_problems, find_problems
+from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, SAMPLED, find_leaderboard_problems, find_problems
 from .progress import say
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def replay(
             except (EnvIdError, MemoryError, RuntimeError, ValueError, gym.error.Error) as error:
                 raise OptionError(f"{options.file}: cannot make {trained.env_id}: {error}") from error
             stack.callback(env.close)
-            outcomes = _play(checkpoint, env, chosen)
+            outcomes = _play(checkpoint, env, chosen, content.get("actions") == SAMPLED)
         played += 1
         for k in chosen:
             problems += [f"runs[{number}], episode {k}: {text}" for text in _compare(run["episodes"], k, outcomes[k])]
@@ -235,8 +235,8 @@ def _played_obs(told: str | None, checkpoint: Any) -> tuple[str | None, str | No
     return choose_obs_mode(CommonArgs(env_id=checkpoint.env_id, obs=told)), choose_obs_mode(ours)
 
 
-def _play(checkpoint: Any, env: Any, chosen: Sequence[int]) -> dict[int, Any]:
-    """The outcomes of the episodes ``chosen``, one in each environment."""
+def _play(checkpoint: Any, env: Any, chosen: Sequence[int], sampled: bool) -> dict[int, Any]:
+    """The outcomes of the episodes ``chosen``, one in each environment, with ``sampled`` actions or the most likely ones."""
     from mikasa_robo.baselines.evaluation import Outcome, play_rounds, torch_threads
 
     from .checkpoint import make_policy, why_unfit
@@ -248,7 +248,7 @@ def _play(checkpoint: Any, env: Any, chosen: Sequence[int]) -> dict[int, Any]:
         raise OptionError(f"{checkpoint.path} does not fit {checkpoint.env_id} {problem}")
     outcomes: dict[int, Outcome] = {}
     with torch_threads(1):
-        policy = make_policy(checkpoint, network)
+        policy = make_policy(checkpoint, network, sampled=sampled)
         for _ in play_rounds(policy, env, chosen, outcomes, first_seed=FIRST_SEED, device=device):
             pass
     return outcomes
