@@ -305,16 +305,20 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
         tasks = list(dict.fromkeys(task for task, _ in lines))
         for task in tasks:
             of_task = "" if len(tasks) == 1 else f", {task}"
-            for memory in memories:
+            for place, memory in enumerate(memories):
                 points = [
                     (line[1] or 0, cells[line, memory]) for line in lines if line[0] == task and (line, memory) in cells
                 ]
                 rates = [float(np.mean([row.score for row in found])) for _, found in points]
-                axes.plot([delay for delay, _ in points], rates, marker="o", label=f"{memory}{of_task}")
+                # side by side, or memories that do equally well would hide each other
+                aside = 1.05 ** (place - (len(memories) - 1) / 2)
+                axes.plot([delay * aside for delay, _ in points], rates, marker="o", ms=4, label=f"{memory}{of_task}")
             bound = chance(CATALOG[task])
             if bound is not None:
                 axes.axhline(bound, color="grey", linestyle=":", label=f"a guess{of_task}")
-        axes.set(xlabel="delay, control steps", ylabel="success", xscale="log", ylim=(-0.03, 1.03))
+        axes.set(
+            xlabel="delay, control steps (points side by side)", ylabel="success", xscale="log", ylim=(-0.03, 1.03)
+        )
         axes.set_xticks([delay for _, delay in lines if delay], [str(delay) for _, delay in lines if delay])
         axes.minorticks_off()
     else:
