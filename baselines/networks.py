@@ -37,7 +37,7 @@ __getattr__ = deprecated_names(__name__, {"ObservationNormalizer": f"{__package_
 
 
 NOISE_STREAM = 1
-"""With the seed of an episode, where the noise of its sampled actions comes from."""
+"""Joined with the seed of an episode, it seeds the noise of that episode's sampled actions."""
 
 
 class FeedForwardPolicyNetwork(PolicyNetwork):
@@ -296,7 +296,9 @@ class NetworkPolicy:
         self._state = None
 
     def seed_episodes(self, seeds: Sequence[int]) -> None:
-        """Say from which seeds (N,) the noise of sampled actions comes, one for each environment."""
+        """Seed the noise of sampled actions: seeds (N,), one for each environment."""
+        if not self.sampled:
+            return
         # Not the seed itself: an environment may draw its objects from a generator with that seed.
         states = [int(np.random.SeedSequence((seed, NOISE_STREAM)).generate_state(1, np.uint64)[0]) for seed in seeds]
         self._generators = [torch.Generator(self.network.device).manual_seed(state) for state in states]
