@@ -157,6 +157,9 @@ def test_sampled_actions_are_those_of_the_episode(runs: Path, recurrent: Path, t
         assert other["returns"] != pytest.approx(first["returns"], rel=1e-5)
         assert ", sampled actions" in describe(found[0])
         assert ", sampled actions" not in describe(found[2])
+        names = [f"{path.parent.name}-20-{sampled}.json" for sampled in (True, False)]
+        reported = {run.algorithm for run in collect([tmp_path / name for name in names]).runs}
+        assert reported == {found[0]["algorithm"], f"{found[0]['algorithm']} (sampled actions)"}, "not one policy's two"
 
 
 def test_actions_are_sampled_with_the_spread_of_the_policy() -> None:

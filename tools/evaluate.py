@@ -30,10 +30,10 @@ from mikasa_robo.env_ids import EnvIdError
 
 from .env_ids import OptionError
 from .extras import require_modules
-from .leaderboard import MOST_LIKELY, SAMPLED, sign
+from .leaderboard import sign
 from .output import require_new_file
 from .progress import say
-from .runs import EVALUATION_FORMAT, METRICS
+from .runs import EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
     from mikasa_robo.baselines.arguments import CommonArgs

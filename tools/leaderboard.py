@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from .runs import EVALUATION_FORMAT
+from .runs import EVALUATION_FORMAT, MOST_LIKELY, SAMPLED
 
 __all__ = ["CONTENT_HASH", "LEADERBOARD_FORMAT", "content_hash", "find_leaderboard_problems", "find_problems", "sign"]
 
@@ -36,8 +36,6 @@ ENTRIES: dict[str, type] = {
 RUN_ENTRIES: dict[str, type] = {"seed": int, "training_steps": int, "args": dict, "summary": dict, "episodes": dict}
 SETTINGS = ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs")
 """`evaluate.SHARED_ARGS`."""
-MOST_LIKELY, SAMPLED = "most likely", "sampled"
-"""Which actions a policy took: the entry "actions", which a served policy and files of earlier versions lack."""
 LARGEST = 1e100
 """Longer episodes and larger returns are made up; statistics of them may overflow."""
 RANDOM_SHARE = 0.3

@@ -33,6 +33,8 @@ EVALUATION_FORMAT = "mikasa/eval/1"
 """The "format" entry of what `mikasa eval` writes."""
 METRICS = ("success_once", "success_at_end", "return", "length")
 """Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
+MOST_LIKELY, SAMPLED = "most likely", "sampled"
+"""Which actions a policy took: "actions" of an evaluation. A served policy and files of earlier versions do not say it."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
 
@@ -272,12 +274,13 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 found = content.get("format")
                 into.problems.append((file, f"its format is {found!r}, not {EVALUATION_FORMAT!r}"))
             return
+        how = " (sampled actions)" if content.get("actions") == SAMPLED else ""
         into.runs += [
             Run(
                 path=file,
                 source="eval",
                 env_id=_task(content["env_id"], entry["args"]),
-                algorithm=_agent(content["algorithm"], entry["args"]),
+                algorithm=_agent(content["algorithm"], entry["args"]) + how,
                 seed=int(entry["seed"]),
                 steps=int(entry["training_steps"]),
                 wall_time=None,

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from .env_ids import OptionError
-from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, SAMPLED, find_leaderboard_problems, find_problems
+from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, find_leaderboard_problems, find_problems
 from .progress import say
+from .runs import SAMPLED
 
 if TYPE_CHECKING:
     from mikasa_robo.baselines.arguments import CommonArgs
