@@ -24,7 +24,7 @@ from mikasa_robo.partial_files import remove_leftovers
 from .arguments import ArgumentError, CommonArgs, changed_option, read_env_kwargs
 from .files import why_not_writable
 from .presets import choose_preset
-from .registry import NETWORKS, AlgorithmSpec, RegistryError, use_algorithm, use_memory, use_network
+from .registry import NETWORKS, AlgorithmSpec, RegistryError, get_network, use_algorithm, use_memory, use_network
 
 if TYPE_CHECKING:  # these load torch, and `--help` must not
     from .distributed import DistContext
@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # these load torch, and `--help` must not
 __all__ = ["env_factory", "main", "parse_args"]
 
 log = logging.getLogger(__name__)
+
+OF_THE_NETWORK = {"normalize_returns": "--normalize-returns", "fine_inputs": "--fine-inputs"}
+"""Options that presets set and that a network may not take, see `PolicyNetwork.ppo_options`."""
 
 Args = TypeVar("Args", bound=CommonArgs)
 
@@ -150,7 +153,7 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
         words = (word for word in preset["train_env_kwargs"] if word.partition("=")[0] not in given)
         preset["train_env_kwargs"] = tuple(words)
     known = {field.name for field in dataclasses.fields(args_type)}
-    preset = {name: value for name, value in preset.items() if name in known}
+    preset = _fitting_network({name: value for name, value in preset.items() if name in known}, args.network_name)
 
     def parsed(defaults: dict[str, Any]) -> Args:
         return _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**defaults)))
@@ -167,6 +170,18 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
         )
     _refuse_robot_options(chosen)
     return chosen
+
+
+def _fitting_network(preset: dict[str, Any], network: str) -> dict[str, Any]:
+    """A preset without the options that the chosen network does not take: nobody asked for these two together."""
+    asked = {name: option for name, option in OF_THE_NETWORK.items() if preset.get(name)}
+    if not asked:
+        return preset
+    taken: frozenset[str] = getattr(get_network(network).load(), "ppo_options", frozenset())
+    left_out = {name: option for name, option in asked.items() if option not in taken}
+    if left_out:
+        log.info("--network %s does not take %s of the preset", network, " and ".join(left_out.values()))
+    return {name: value for name, value in preset.items() if name not in left_out}
 
 
 def _refuse_robot_options(args: CommonArgs) -> None:

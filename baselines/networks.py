@@ -20,7 +20,14 @@ from .distributions import Distribution
 from .encoder import mlp
 from .memory import make_memory
 from .memory_arguments import named_memory_errors
-from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
+from .policy_network import (
+    FINE_INPUTS,
+    PPO_OPTIONS,
+    PolicyNetwork,
+    read_ppo_options,
+    refuse_network_kwargs,
+    refuse_options,
+)
 from .protocol import Network, Setup
 from .registry import get_memory, get_network
 from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
@@ -89,9 +96,10 @@ class ActorCritic(FeedForwardPolicyNetwork):
         init_log_std: logarithm of the initial standard deviation of every continuous component.
         exploration: "gaussian", "state-dependent" or "gsde", see `exploration`.
         normalize_returns: whether values have a running scale, see `critics.ValueScale`.
+        fine_inputs: as `encoder.Encoder`'s.
     """
 
-    ppo_options = PPO_OPTIONS - {"--critic-obs"}
+    ppo_options = PPO_OPTIONS - {"--critic-obs"} | {FINE_INPUTS}
 
     def __init__(
         self,
@@ -102,8 +110,9 @@ class ActorCritic(FeedForwardPolicyNetwork):
         init_log_std: float = -0.5,
         exploration: str = "gaussian",
         normalize_returns: bool = False,
+        fine_inputs: float = 0.0,
     ) -> None:
-        super().__init__(obs_dim, action_dim, normalize_obs)
+        super().__init__(obs_dim, action_dim, normalize_obs, fine_inputs=fine_inputs)
         self.hidden_sizes = tuple(hidden_sizes)
         # A small last layer starts the policy near zero motion: with delta control the arm then stays where it is.
         self.actor = mlp(self.features, self.hidden_sizes, self.action.parameters, output_gain=0.01)
@@ -113,10 +122,16 @@ class ActorCritic(FeedForwardPolicyNetwork):
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> ActorCritic:
-        """From ``--hidden-sizes``, ``--normalize-obs`` and ``--init-log-std``."""
+        """From ``--hidden-sizes``, ``--fine-inputs``, ``--normalize-obs`` and ``--init-log-std``."""
         refuse_network_kwargs(args, "--hidden-sizes")
         sizes = args.hidden_sizes, args.normalize_obs, args.init_log_std
-        return cls(observation, action, *sizes, **read_ppo_options(args))
+        fine_inputs = getattr(args, "fine_inputs", 0.0)  # an algorithm from elsewhere may be older than this option
+        try:
+            return cls(observation, action, *sizes, **read_ppo_options(args), fine_inputs=fine_inputs)
+        except ValueError as error:
+            if not fine_inputs:
+                raise
+            raise ArgumentError(f"--fine-inputs {fine_inputs}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""

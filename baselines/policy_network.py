@@ -20,7 +20,7 @@ from .encoder import JOINED_VECTOR, Encoder
 from .exploration import StdHead
 from .spaces import ActionLayout, Obs, ObservationLayout
 
-__all__ = ["PPO_OPTIONS", "PolicyNetwork", "read_ppo_options", "refuse_network_kwargs", "refuse_options"]
+__all__ = ["FINE_INPUTS", "PPO_OPTIONS", "PolicyNetwork", "read_ppo_options", "refuse_network_kwargs", "refuse_options"]
 
 PPO_OPTIONS = frozenset(
     {
@@ -31,7 +31,9 @@ PPO_OPTIONS = frozenset(
         "--critic-obs",
     }
 )
-"""All that `PolicyNetwork.ppo_options` may hold."""
+"""What `PolicyNetwork.ppo_options` may hold beside `FINE_INPUTS`."""
+FINE_INPUTS = "--fine-inputs"
+"""What it may hold where a network has no memory."""
 
 
 class _CopyOutput:
@@ -56,14 +58,14 @@ class PolicyNetwork(Encoder):
             for the critic alone: `layout` is without it, and so are the observations that `act` needs.
         action_dim: number A of continuous components of an action, each in [-1, 1], or the sizes of discrete ones.
         normalize_obs: whether vectors are normalised by their running statistics.
-        image_encoder: as `Encoder`'s.
+        image_encoder, fine_inputs: as `Encoder`'s.
     """
 
     recurrent: ClassVar[bool]
     reads_objects: ClassVar[bool] = False
     """Whether the layout of observations has to tell how many objects there are."""
     ppo_options: ClassVar[frozenset[str]] = frozenset({"--exploration smooth"})
-    """What it takes beyond PPO's defaults: kinds of exploration, ``--normalize-returns`` and ``--critic-obs``."""
+    """What it takes beyond PPO's defaults: kinds of exploration, ``--normalize-returns`` and so on."""
     exploration: str = "gaussian"
     """What `add_log_std` was told: "gaussian", "state-dependent" or "gsde"."""
     actor: nn.Module
@@ -83,10 +85,11 @@ class PolicyNetwork(Encoder):
         action_dim: int | Sequence[int] | ActionLayout,
         normalize_obs: bool = True,
         image_encoder: Callable[[tuple[int, ...]], nn.Module] | None = None,
+        fine_inputs: float = 0.0,
     ) -> None:
         parts = ObservationLayout.from_dict(obs_dim).parts
         seen = tuple(part for part in parts if part.name != CRITIC_STATE)
-        super().__init__(ObservationLayout(seen), normalize_obs, image_encoder)
+        super().__init__(ObservationLayout(seen), normalize_obs, image_encoder, fine_inputs)
         hidden = tuple(part for part in parts if part.name == CRITIC_STATE)
         self.critic_encoder = Encoder(ObservationLayout(hidden), normalize_obs) if hidden else None
         self.critic_features = self.critic_encoder.features if self.critic_encoder is not None else 0
@@ -126,6 +129,8 @@ class PolicyNetwork(Encoder):
             values["exploration"] = self.exploration
         if self.value_scale is not None:
             values["normalize_returns"] = True
+        if self.fine_inputs:
+            values["fine_inputs"] = self.fine_inputs
         return values
 
     @property

@@ -17,6 +17,7 @@ from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
+from .policy_network import FINE_INPUTS
 from .ppo_arguments import PPOArgs
 from .protocol import Network, Setup
 
@@ -83,6 +84,7 @@ class PPO:
             *([f"--exploration {args.exploration}"] if args.exploration != "gaussian" else []),
             *(["--normalize-returns"] if args.normalize_returns else []),
             *(["--critic-obs"] if args.critic_obs is not None else []),
+            *([FINE_INPUTS] if getattr(args, "fine_inputs", 0.0) else []),
         ]
         for option in asked:
             if option not in getattr(network, "ppo_options", ()):

@@ -175,6 +175,9 @@ class PPOMLPArgs(PPOArgs):
     """Always none: `mikasa train ppo` trains the other memories."""
     hidden_sizes: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of actor and critic."""
+    fine_inputs: float = 0.0
+    """F: the network also sees tanh(z / F) of each number of the observation, where z is the number divided by its running
+    standard deviation. So it tells small values apart, such as distances of 1 and 2 cm. 0.0: it does not."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -185,6 +188,11 @@ class PPOMLPArgs(PPOArgs):
                 f"use `mikasa train ppo --memory {self.memory}`"
             )
         require(self, "hidden_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
+        require(self, "fine_inputs", lambda value: value >= 0, "use a positive number, or 0 to leave it out")
+        if self.fine_inputs and not self.normalize_obs:
+            raise ArgumentError(
+                f"--fine-inputs {self.fine_inputs} needs the running standard deviation; leave out --no-normalize-obs"
+            )
 
     def check_minibatches(self) -> None:
         """Raise ArgumentError where a rollout cannot be divided into minibatches."""

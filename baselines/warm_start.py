@@ -54,11 +54,11 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
         raise ArgumentError(f"--init-from {error}") from error
     payload = read_policy(path, device)
     own, other = _descriptions(network, args, payload)
-    for name in own:
-        if name not in REPLACEABLE and own[name] != other.get(name) and not _same_per_object(name, own, other):
+    for name in {**own, **other}:
+        if name not in REPLACEABLE and own.get(name) != other.get(name) and not _same_per_object(name, own, other):
             advice = _advice(name, other.get(name), network, args)
             raise ArgumentError(
-                f"--init-from {path} has {name} {other.get(name)}, and this run {own[name]}; "
+                f"--init-from {path} has {name} {other.get(name)}, and this run {own.get(name)}; "
                 f"both need the same network, and observations of the same sizes{advice}"
             )
     untrained = payload["algorithm"] in IMITATION and args.algorithm not in IMITATION

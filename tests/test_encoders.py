@@ -14,6 +14,7 @@ from torch import Tensor
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, save_policy
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
+from mikasa_robo.baselines.encoder import Encoder
 from mikasa_robo.baselines.encoders import ImpalaEncoder, TokenPooling, TokenReading, token_features
 from mikasa_robo.baselines.memory import MEMORIES
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
@@ -226,3 +227,28 @@ def test_bytes_are_encoded_as_their_floats(shape: tuple[int, ...]) -> None:
     encoder = ImpalaEncoder(shape, outputs=8)
     image = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
     assert torch.allclose(encoder(image, 1 / 255), encoder(image.float() / 255), atol=1e-5)
+
+
+# ---------------------------------------------------------------------- small differences
+def test_fine_inputs_tell_small_numbers_apart() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(ObservationLayout.from_dict(2), normalize_obs=True, fine_inputs=0.2)
+    assert encoder.features == 4
+    samples = torch.randn(10_000, 2, dtype=torch.float64) * torch.tensor([0.1, 5.0]) + torch.tensor([0.3, 0.0])
+    encoder.update_normalizer(samples.float())
+    assert encoder.normalizer is not None
+    std = encoder.normalizer.var.sqrt().float()
+    raw = torch.tensor([[0.01, 0.0], [0.02, 1.0], [0.3, -1.0]])
+    seen = encoder.encode(encoder.normalize(raw))
+    assert torch.equal(seen[:, :2], encoder.normalizer(raw)), "what was seen before comes first"
+    # around 0, not around the mean, because 0 is where the hand meets the cube
+    assert torch.allclose(seen[:, 2:], torch.tanh(raw / (0.2 * std)), atol=1e-5)
+    near, far = seen[1] - seen[0], raw[1, 0] / std[0] - raw[0, 0] / std[0]
+    assert near[2] > 3 * far, "a centimetre makes more of a difference"
+
+
+def test_fine_inputs_need_numbers_with_statistics() -> None:
+    with pytest.raises(ValueError, match=r"fine_inputs -1 is negative; use 0"):
+        Encoder(ObservationLayout.from_dict(2), normalize_obs=True, fine_inputs=-1)
+    with pytest.raises(ValueError, match="normalize_obs=True"):
+        Encoder(ObservationLayout.from_dict(2), normalize_obs=False, fine_inputs=0.2)

@@ -205,6 +205,10 @@ def test_a_run_resumes_to_the_bit(module: Any, kind: str, tmp_path: Path) -> Non
             "--env-id NumpadContinuousEasy-v0 --normalize-returns --network toy_learners:toy-linear",
             "--normalize-returns",
         ),
+        (
+            "--env-id NumpadContinuousEasy-v0 --fine-inputs 1 --network toy_learners:toy-linear",
+            "not take --fine-inputs",
+        ),
         ("--gsde-interval 0", "--gsde-interval 0 .* at least 1"),
         ("--noise-correlation 1", "--noise-correlation 1.0 .* below 1"),
         ("--exploration state-dependent --init-log-std 2", "--init-log-std 2.0 .* -5 to 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -540,3 +541,50 @@ def test_a_report_tells_variants_and_warm_starts_apart() -> None:
     ]
     assert told[:4] == ["gsde", "ppo-mlp (warm start)", "x (warm start)", "ppo-lstm"]
     assert told[4:] == ["sac", "sac (with an expert)", "rlpd (with an expert)", "bc"]
+
+
+# ---------------------------------------------------------------------- fine inputs
+MAZE = shlex.split(
+    "--env-id PassiveTMaze-v0 --env-kwargs corridor_length=2 --preset none --num-envs 2 --num-steps 8 "
+    "--total-timesteps 16 --num-minibatches 1 --update-epochs 1 --eval-every 0 --eval-episodes 2 --eval-num-envs 2 "
+    "--no-video --torch-threads 1 --hidden-sizes 8"
+)
+
+
+def test_a_policy_with_fine_inputs_is_saved_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, fine, more = (tmp_path / name for name in ("plain", "fine", "more"))
+    assert ppo_mlp.main([*MAZE, "--run-dir", str(plain)]) == 0
+    assert ppo_mlp.main([*MAZE, "--fine-inputs", "0.2", "--run-dir", str(fine)]) == 0
+    assert "fine_inputs" not in read_policy(plain / "checkpoint.pt")["network"], "as checkpoints were before"
+    network = load_network(fine / "checkpoint.pt")
+    assert isinstance(network, ActorCritic)
+    assert network.fine_inputs == 0.2
+    inputs = {
+        path: load_network(path / "checkpoint.pt").state_dict()["actor.0.weight"].shape[1] for path in (plain, fine)
+    }
+    assert inputs[fine] == 2 * inputs[plain]
+    again = ["--seed", "2", "--run-dir", str(more)]
+    for start, words, message in (
+        (fine, [], "has fine_inputs 0.2, and this run None; .*; add --fine-inputs 0.2"),
+        (plain, ["--fine-inputs", "0.2"], "has fine_inputs None, and this run 0.2"),
+    ):
+        assert ppo_mlp.main([*MAZE, *words, "--init-from", str(start), *again]) == 2
+        assert re.search(message, capsys.readouterr().err)
+        assert not more.exists()
+    assert ppo_mlp.main([*MAZE, "--fine-inputs", "0.2", "--init-from", str(fine), *again]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--fine-inputs -1", "--fine-inputs -1.0 .* use a positive number"),
+        ("--fine-inputs 0.2 --no-normalize-obs", "--fine-inputs 0.2 needs the running standard deviation"),
+        ("--fine-inputs 0.2 --env-id RememberColor3-v0 --env-kwargs --obs rgb", "needs vectors in the observation"),
+    ],
+)
+def test_fine_inputs_that_cannot_be_used_are_refused(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ppo_mlp.main([*MAZE, *words.split(), "--run-dir", str(tmp_path / "run")]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()

@@ -101,6 +101,22 @@ def test_options_on_the_command_line_take_precedence(caplog: pytest.LogCaptureFi
         assert parsed("--env-id", "BunchOfColors3-v0", "--env-kwargs", given).train_env_kwargs == kept
 
 
+@pytest.mark.usefixtures("forget")
+def test_a_preset_leaves_out_what_the_chosen_network_does_not_take(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody asked for these two together, so nobody is told to leave one of them out."""
+    preset = STATE_BY_FAMILY["SeqOfColors"]
+    assert preset["normalize_returns"]
+    with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
+        args = parsed("--env-id", "SeqOfColors3-v0", "--network", "toy_learners:toy-linear")
+    assert (args.normalize_returns, args.num_steps) == (False, preset["num_steps"])
+    assert "--network toy-linear does not take --normalize-returns of the preset" in caplog.text
+    assert parsed("--env-id", "SeqOfColors3-v0").normalize_returns
+    # who does ask is told
+    assert parsed(
+        "--env-id", "SeqOfColors3-v0", "--network", "toy_learners:toy-linear", "--normalize-returns"
+    ).normalize_returns
+
+
 def test_the_published_runs_had_the_options_of_the_sweep_and_its_presets() -> None:
     runs = {(run.task, run.seed): run.args for run in read_plan(RESULTS / "state.toml").runs}
     published = [(row.env_id, row.seed) for row in read_csv(RESULTS / "state.csv")]
