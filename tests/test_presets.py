@@ -108,8 +108,8 @@ def test_a_preset_leaves_out_what_the_chosen_network_does_not_take(caplog: pytes
     assert preset["normalize_returns"]
     with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
         args = parsed("--env-id", "SeqOfColors3-v0", "--network", "toy_learners:toy-linear")
-    assert (args.normalize_returns, args.num_steps) == (False, preset["num_steps"])
-    assert "--network toy-linear does not take --normalize-returns of the preset" in caplog.text
+    assert (args.normalize_returns, args.fine_inputs, args.num_steps) == (False, 0.0, preset["num_steps"])
+    assert "--network toy-linear does not take --normalize-returns and --fine-inputs of the preset" in caplog.text
     assert parsed("--env-id", "SeqOfColors3-v0").normalize_returns
     # who does ask is told
     assert parsed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any, cast
@@ -21,6 +22,7 @@ from mikasa_robo.core.choice import (
     CueOrder,
     choice_layout,
     draws_of_choice,
+    nearest_others,
     next_target,
     sample_choice,
     update_choice,
@@ -212,6 +214,32 @@ def test_the_next_target() -> None:
     assert bool(s.complete.all())
     assert torch.equal(next_target(s, distance, ordered=True), s.target[:, 4])
     assert bool(s.is_target.gather(1, next_target(s, distance, ordered=False)[:, None]).all())
+
+
+def test_the_nearest_others_are_sorted_and_leave_out_the_target() -> None:
+    distance = torch.tensor([[0.4, 0.1, 0.2, 0.3, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5]])
+    assert nearest_others(distance, torch.tensor([2, 0])).tolist() == [[1, 3, 0], [1, 2, 3]]
+    assert nearest_others(distance[:, :3], torch.tensor([2, 0])).tolist() == [[1, 0], [1, 2]], "there are two others"
+    assert bool(distance.isfinite().all()), "the distances stay as they were"
+
+
+def test_the_state_observation_tells_what_is_beside_the_hand(env: Env) -> None:
+    task, s = task_of(env), fresh()
+    touch(task, s, s.target[:, 0])
+    objects = torch.rand(MANY, 9, 13, generator=torch.Generator().manual_seed(0))
+    data = dataclasses.replace(step_data(), objects=objects)
+    features = task.state_features(s, data)
+    target = features["next"].argmax(dim=1)
+    for row in range(50):
+        ways = {k: objects[row, k, :3] for k in range(9) if k != target[row]}  # the TCP is at (0, 0, 0)
+        nearest = sorted(ways, key=lambda k: float(ways[k].norm()))[:3]
+        assert torch.equal(features["tcp_to_others"][row], torch.stack([ways[k] for k in nearest]))
+        assert features["others_are_targets"][row].tolist() == [bool(s.is_target[row, k]) for k in nearest]
+        assert features["others_counted"][row].tolist() == [bool(s.counted[row, k]) for k in nearest]
+    assert 0 < int(features["others_counted"].sum()) < int(features["others_are_targets"].sum())
+    waiting = dataclasses.replace(data, responding=torch.zeros(MANY, dtype=torch.bool))
+    features = task.state_features(s, waiting)
+    assert not any(features[name].any() for name in ("tcp_to_others", "others_are_targets", "others_counted"))
 
 
 def test_a_touch_pays_once_and_more_than_hovering_earns_in_many_steps(env: Env) -> None:

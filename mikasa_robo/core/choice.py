@@ -33,6 +33,8 @@ CUE_SPACING = 0.08
 NEEDED_RESPONSE, NEEDED_FOR_ANOTHER = 25, 9
 """Response steps that an arm needs for the first touch, and for each further one, see `timeline_for`."""
 
+NEAR_OTHERS = 3
+"""Number of candidates beside the next target that the `state` observation tells relative to the TCP."""
 PROGRESS_SCALE = 20.0
 """Weight of what a touch pays once, where there are several targets."""
 
@@ -160,6 +162,15 @@ def next_target(s: ChoiceState, distance: Tensor, ordered: bool) -> Tensor:
     return torch.where(missing, distance, torch.inf).argmin(dim=1)
 
 
+def nearest_others(distance: Tensor, target: Tensor) -> Tensor:
+    """The candidates other than ``target`` (N,) that are nearest by ``distance`` (N, K): (N, M) int64, the nearest first.
+
+    M is `NEAR_OTHERS`, or K - 1 where there are not so many.
+    """
+    others = distance.scatter(1, target[:, None], torch.inf)
+    return others.topk(min(NEAR_OTHERS, distance.shape[1] - 1), dim=1, largest=False).indices
+
+
 _OLD_CUE_ORDERS: dict[str, CueOrder] = {"together": "simultaneous", "in turn": "sequential"}
 
 
@@ -268,14 +279,14 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             "static": data.static,
         }
 
-    def _to_next(self, s: ChoiceState, data: StepData) -> tuple[Tensor, Tensor]:
-        """The next target (N,) and the vector from the TCP to it (N, 3), m."""
-        way = data.objects[..., :3] - data.tcp[:, None, :3]
-        target = next_target(s, length(way), self.ordered)
-        return target, way.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0]
+    def _to_next(self, s: ChoiceState, data: StepData) -> tuple[Tensor, Tensor, Tensor]:
+        """The next target (N,), the vector from the TCP to it (N, 3) and those to all candidates (N, K, 3), m."""
+        ways = data.objects[..., :3] - data.tcp[:, None, :3]
+        target = next_target(s, length(ways), self.ordered)
+        return target, ways.gather(1, target[:, None, None].expand(-1, 1, 3))[:, 0], ways
 
     def reward_terms(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
-        target, way = self._to_next(s, data)
+        target, way, _ = self._to_next(s, data)
         if self.num_targets > 1:
             # to the top: at the middle of a target, fingertips and palm are low enough to touch others
             up = s.home[..., 2].gather(1, target[:, None])[:, 0]
@@ -301,7 +312,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         return s.target.clone()
 
     def state_features(self, s: ChoiceState, data: StepData) -> dict[str, Tensor]:
-        target, way = self._to_next(s, data)
+        target, way, ways = self._to_next(s, data)
         features = {
             "target": s.is_target,
             "tcp_to_target": way * data.responding[:, None],
@@ -311,6 +322,12 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
         if self.num_targets > 1:
             features["next"] = one_hot(target, self.num_candidates) * data.responding[:, None]
             features["touches"] = s.counted.sum(dim=1) / self.num_targets
+            # What the hand must not touch on its way. It would take an MLP long to find out from all poses.
+            others = nearest_others(length(ways), target)
+            acting = data.responding[:, None]
+            features["tcp_to_others"] = ways.gather(1, others[..., None].expand(-1, -1, 3)) * acting[..., None]
+            features["others_are_targets"] = s.is_target.gather(1, others) & acting
+            features["others_counted"] = s.counted.gather(1, others) & acting
         return features
 
 
