@@ -123,7 +123,7 @@ STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
     "RememberShapeAndColor": {**COMES_TO_REST, **SMALL_UPDATES},
     "BunchOfColors": {**SEVERAL_TARGETS, "total_timesteps": 5_000_000},
     "SeqOfColors": SEVERAL_TARGETS,
-    # ChainOfColors3 has 93 and 72 % (seeds 1 and 2).
+    # ChainOfColors3 has 96 % (seed 1).
     "ChainOfColors": {**SEVERAL_TARGETS, "total_timesteps": 5_000_000},
 }
 
