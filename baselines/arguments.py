@@ -325,6 +325,10 @@ class CommonArgs:
         """Name of the network in the registry."""
         return self.network or self.default_network
 
+    def asked_of_network(self) -> dict[str, str]:
+        """The options that not every network takes, by the names of their fields; an algorithm that has such adds them."""
+        return {}
+
     def read_network_kwargs(self) -> dict[str, Any]:
         """The arguments of ``--network-kwargs``."""
         return read_kwargs(self.network_kwargs, "--network-kwargs")

@@ -34,9 +34,6 @@ __all__ = ["env_factory", "main", "parse_args"]
 
 log = logging.getLogger(__name__)
 
-OF_THE_NETWORK = {"normalize_returns": "--normalize-returns", "fine_inputs": "--fine-inputs"}
-"""Options that presets set and that a network may not take, see `PolicyNetwork.ppo_options`."""
-
 Args = TypeVar("Args", bound=CommonArgs)
 
 
@@ -153,7 +150,8 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
         words = (word for word in preset["train_env_kwargs"] if word.partition("=")[0] not in given)
         preset["train_env_kwargs"] = tuple(words)
     known = {field.name for field in dataclasses.fields(args_type)}
-    preset = _fitting_network({name: value for name, value in preset.items() if name in known}, args.network_name)
+    preset = {name: value for name, value in preset.items() if name in known}
+    preset = _fitting_network(preset, args_type(**preset), args.network_name)
 
     def parsed(defaults: dict[str, Any]) -> Args:
         return _with_modules(tyro.cli(args_type, args=argv, prog=program, default=args_type(**defaults)))
@@ -172,9 +170,15 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
     return chosen
 
 
-def _fitting_network(preset: dict[str, Any], network: str) -> dict[str, Any]:
-    """A preset without the options that the chosen network does not take: nobody asked for these two together."""
-    asked = {name: option for name, option in OF_THE_NETWORK.items() if preset.get(name)}
+def _fitting_network(preset: dict[str, Any], as_args: CommonArgs, network: str) -> dict[str, Any]:
+    """A preset without the options that the chosen network does not take: nobody asked for these two together.
+
+    Args:
+        preset: values by the names of their fields.
+        as_args: the arguments of a run that has these values, and defaults for the rest.
+        network: name of the chosen network.
+    """
+    asked = as_args.asked_of_network()
     if not asked:
         return preset
     taken: frozenset[str] = getattr(get_network(network).load(), "ppo_options", frozenset())

@@ -66,14 +66,18 @@ class ObservationNormalizer(nn.Module):
         self.var.copy_(squares / total)
         self.count.copy_(total)
 
+    @property
+    def std(self) -> Tensor:
+        """What observations are divided by: (D,) float64."""
+        return self.var.sqrt().clamp_min(self.min_std)
+
     def scaled_mean(self, dtype: torch.dtype) -> Tensor:
         """The mean (D,) in standard deviations: added to normalised values, it gives the raw ones in that unit."""
-        return (self.mean / self.var.sqrt().clamp_min(self.min_std)).to(dtype)
+        return (self.mean / self.std).to(dtype)
 
     def forward(self, obs: Tensor) -> Tensor:
         """(..., D) raw to (..., D) normalised, in the dtype of ``obs``."""
-        std = self.var.sqrt().clamp_min(self.min_std)
-        normalised = (obs - self.mean.to(obs.dtype)) / std.to(obs.dtype)
+        normalised = (obs - self.mean.to(obs.dtype)) / self.std.to(obs.dtype)
         return normalised.clamp(-self.clip, self.clip)
 
 
@@ -152,7 +156,9 @@ class Encoder(nn.Module):
         if fine_inputs < 0:
             raise ValueError(f"fine_inputs {fine_inputs} is negative; use 0 for none")
         if fine_inputs and self.normalizer is None:
-            raise ValueError(f"fine_inputs {fine_inputs} needs vectors in the observation, and normalize_obs=True")
+            raise ValueError(
+                f"fine_inputs {fine_inputs} needs vectors in the observation, and normalize_obs=True; use 0"
+            )
         make = image_encoder or _ImageEncoder
         self.images = nn.ModuleList([make(part.shape) for part in layout.images])
         self.features = sum(part.width for part in self._joined) + IMAGE_FEATURES * len(layout.images)
@@ -167,13 +173,10 @@ class Encoder(nn.Module):
         raw = obs if isinstance(obs, dict) else {"": obs}
         batch = self._batch_shape(raw)
         normalised = iter(())
-        fine: list[Tensor] = []
         if self._numbers:
             joined = torch.cat([raw[part.name].reshape(*batch, -1) for part in self._numbers], dim=-1).float()
             joined = joined if self.normalizer is None else self.normalizer(joined)
             normalised = iter(joined.split([part.width for part in self._numbers], dim=-1))
-            if self.fine_inputs and self.normalizer is not None:
-                fine.append(torch.tanh((joined + self.normalizer.scaled_mean(joined.dtype)) / self.fine_inputs))
         columns: list[Tensor] = []
         for part in self._joined:
             if part.kind == "vector":
@@ -184,7 +187,8 @@ class Encoder(nn.Module):
                 values = raw[part.name].reshape(*batch, -1).long()
                 for value, size, start in zip(values.unbind(-1), part.sizes, part.starts, strict=True):
                     columns.append(nn.functional.one_hot(value - start, size).float())
-        columns += fine
+        if self.fine_inputs and self.normalizer is not None:
+            columns.append(torch.tanh((joined + self.normalizer.scaled_mean(joined.dtype)) / self.fine_inputs))
         names = [name for part in self.layout.images for name in (part.name, feature_name(part.name))]
         images = {name: raw[name] for name in names if name in raw}
         if not images:

@@ -20,14 +20,7 @@ from .distributions import Distribution
 from .encoder import mlp
 from .memory import make_memory
 from .memory_arguments import named_memory_errors
-from .policy_network import (
-    FINE_INPUTS,
-    PPO_OPTIONS,
-    PolicyNetwork,
-    read_ppo_options,
-    refuse_network_kwargs,
-    refuse_options,
-)
+from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
 from .protocol import Network, Setup
 from .registry import get_memory, get_network
 from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
@@ -99,7 +92,7 @@ class ActorCritic(FeedForwardPolicyNetwork):
         fine_inputs: as `encoder.Encoder`'s.
     """
 
-    ppo_options = PPO_OPTIONS - {"--critic-obs"} | {FINE_INPUTS}
+    ppo_options = PPO_OPTIONS - {"--critic-obs"} | {"--fine-inputs"}
 
     def __init__(
         self,
@@ -126,12 +119,7 @@ class ActorCritic(FeedForwardPolicyNetwork):
         refuse_network_kwargs(args, "--hidden-sizes")
         sizes = args.hidden_sizes, args.normalize_obs, args.init_log_std
         fine_inputs = getattr(args, "fine_inputs", 0.0)  # an algorithm from elsewhere may be older than this option
-        try:
-            return cls(observation, action, *sizes, **read_ppo_options(args), fine_inputs=fine_inputs)
-        except ValueError as error:
-            if not fine_inputs:
-                raise
-            raise ArgumentError(f"--fine-inputs {fine_inputs}: {error}") from error
+        return cls(observation, action, *sizes, **read_ppo_options(args), fine_inputs=fine_inputs)
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""

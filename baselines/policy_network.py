@@ -20,7 +20,7 @@ from .encoder import JOINED_VECTOR, Encoder
 from .exploration import StdHead
 from .spaces import ActionLayout, Obs, ObservationLayout
 
-__all__ = ["FINE_INPUTS", "PPO_OPTIONS", "PolicyNetwork", "read_ppo_options", "refuse_network_kwargs", "refuse_options"]
+__all__ = ["PPO_OPTIONS", "PolicyNetwork", "read_ppo_options", "refuse_network_kwargs", "refuse_options"]
 
 PPO_OPTIONS = frozenset(
     {
@@ -31,9 +31,7 @@ PPO_OPTIONS = frozenset(
         "--critic-obs",
     }
 )
-"""What `PolicyNetwork.ppo_options` may hold beside `FINE_INPUTS`."""
-FINE_INPUTS = "--fine-inputs"
-"""What it may hold where a network has no memory."""
+"""What `PolicyNetwork.ppo_options` may hold. That of a network without memory may hold "--fine-inputs", too."""
 
 
 class _CopyOutput:
@@ -65,7 +63,7 @@ class PolicyNetwork(Encoder):
     reads_objects: ClassVar[bool] = False
     """Whether the layout of observations has to tell how many objects there are."""
     ppo_options: ClassVar[frozenset[str]] = frozenset({"--exploration smooth"})
-    """What it takes beyond PPO's defaults: kinds of exploration, ``--normalize-returns`` and so on."""
+    """What it takes beyond PPO's defaults: kinds of exploration and the options of `PPO_OPTIONS`."""
     exploration: str = "gaussian"
     """What `add_log_std` was told: "gaussian", "state-dependent" or "gsde"."""
     actor: nn.Module

@@ -17,7 +17,6 @@ from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
-from .policy_network import FINE_INPUTS
 from .ppo_arguments import PPOArgs
 from .protocol import Network, Setup
 
@@ -80,13 +79,7 @@ class PPO:
                 f"--exploration {args.exploration} is for continuous actions, and those of {args.env_id} are discrete; "
                 "leave it out"
             )
-        asked = [
-            *([f"--exploration {args.exploration}"] if args.exploration != "gaussian" else []),
-            *(["--normalize-returns"] if args.normalize_returns else []),
-            *(["--critic-obs"] if args.critic_obs is not None else []),
-            *([FINE_INPUTS] if getattr(args, "fine_inputs", 0.0) else []),
-        ]
-        for option in asked:
+        for option in args.asked_of_network().values():
             if option not in getattr(network, "ppo_options", ()):
                 raise ArgumentError(f"--network {args.network_name} does not take {option}; leave one of them out")
         apart = [

@@ -152,6 +152,17 @@ class PPOArgs(CommonArgs):
                 "--no-potential-shaping"
             )
 
+    def asked_of_network(self) -> dict[str, str]:
+        """The options that not every network takes, see `PolicyNetwork.ppo_options`: field name to option."""
+        asked = {}
+        if self.exploration != "gaussian":
+            asked["exploration"] = f"--exploration {self.exploration}"
+        if self.normalize_returns:
+            asked["normalize_returns"] = "--normalize-returns"
+        if self.critic_obs is not None:
+            asked["critic_obs"] = "--critic-obs"
+        return asked
+
     def check_batch(self) -> None:
         """Raise ArgumentError where a rollout cannot be divided into minibatches."""
         require(self, "num_minibatches", lambda value: value >= 1, "use at least 1")
@@ -193,6 +204,10 @@ class PPOMLPArgs(PPOArgs):
             raise ArgumentError(
                 f"--fine-inputs {self.fine_inputs} needs the running standard deviation; leave out --no-normalize-obs"
             )
+
+    def asked_of_network(self) -> dict[str, str]:
+        """See `PPOArgs.asked_of_network`."""
+        return super().asked_of_network() | ({"fine_inputs": "--fine-inputs"} if self.fine_inputs else {})
 
     def check_minibatches(self) -> None:
         """Raise ArgumentError where a rollout cannot be divided into minibatches."""

@@ -38,6 +38,12 @@ from mikasa_robo.tools.runs import _agent as agent
 
 CPU = torch.device("cpu")
 ALONE = DistContext()
+MAZE = shlex.split(
+    "--env-id PassiveTMaze-v0 --env-kwargs corridor_length=2 --preset none --num-envs 2 --num-steps 8 "
+    "--total-timesteps 16 --num-minibatches 1 --update-epochs 1 --eval-every 0 --eval-episodes 2 --eval-num-envs 2 "
+    "--no-video --torch-threads 1 --hidden-sizes 8"
+)
+"""A short run of PPO-MLP."""
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -486,15 +492,10 @@ def test_ppo_trains_with_potential_shaping(tmp_path: Path) -> None:
 
 def test_a_new_scale_leaves_the_values_of_the_policy_as_they_were(tmp_path: Path) -> None:
     """A run with --normalize-returns can begin with one without; the other way round its critic is new."""
-    maze = shlex.split(
-        "--env-id PassiveTMaze-v0 --env-kwargs corridor_length=2 --preset none --num-envs 2 --num-steps 8 "
-        "--total-timesteps 16 --num-minibatches 1 --update-epochs 1 --eval-every 0 --eval-episodes 2 --eval-num-envs 2 "
-        "--no-video --torch-threads 1 --hidden-sizes 8"
-    )
     a, b, c = (tmp_path / name for name in "abc")
-    assert ppo_mlp.main([*maze, "--run-dir", str(a)]) == 0
-    assert ppo_mlp.main([*maze, "--normalize-returns", "--init-from", str(a), "--run-dir", str(b)]) == 0
-    assert ppo_mlp.main([*maze, "--init-from", str(b), "--seed", "2", "--run-dir", str(c)]) == 0
+    assert ppo_mlp.main([*MAZE, "--run-dir", str(a)]) == 0
+    assert ppo_mlp.main([*MAZE, "--normalize-returns", "--init-from", str(a), "--run-dir", str(b)]) == 0
+    assert ppo_mlp.main([*MAZE, "--init-from", str(b), "--seed", "2", "--run-dir", str(c)]) == 0
     begun = [torch.load(path / "resume-000000000000.pt", weights_only=True)["policy"] for path in (b, c)]
     trained = [load_network(path / "checkpoint.pt").state_dict() for path in (a, b)]
     assert torch.equal(begun[0]["critic.0.weight"], trained[0]["critic.0.weight"])
@@ -544,11 +545,6 @@ def test_a_report_tells_variants_and_warm_starts_apart() -> None:
 
 
 # ---------------------------------------------------------------------- fine inputs
-MAZE = shlex.split(
-    "--env-id PassiveTMaze-v0 --env-kwargs corridor_length=2 --preset none --num-envs 2 --num-steps 8 "
-    "--total-timesteps 16 --num-minibatches 1 --update-epochs 1 --eval-every 0 --eval-episodes 2 --eval-num-envs 2 "
-    "--no-video --torch-threads 1 --hidden-sizes 8"
-)
 
 
 def test_a_policy_with_fine_inputs_is_saved_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def test_a_preset_leaves_out_what_the_chosen_network_does_not_take(caplog: pytes
     assert (args.normalize_returns, args.fine_inputs, args.num_steps) == (False, 0.0, preset["num_steps"])
     assert "--network toy-linear does not take --normalize-returns and --fine-inputs of the preset" in caplog.text
     assert parsed("--env-id", "SeqOfColors3-v0").normalize_returns
-    # who does ask is told
+    # What the user asks for stays, and PPO refuses it.
     assert parsed(
         "--env-id", "SeqOfColors3-v0", "--network", "toy_learners:toy-linear", "--normalize-returns"
     ).normalize_returns
