@@ -187,6 +187,15 @@ def complete(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> li
     return [line for line in lines if all((line, memory) in cells for memory in memories)]
 
 
+def compared(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> tuple[list[str], list[Line]]:
+    """The memories that a mean over lines compares, and the lines that all of them have.
+
+    A memory with a run of one line only is left out: with it, nothing would be left to compare.
+    """
+    kept = [memory for memory in memories if sum(memory == name for _, name in cells) > 1]
+    return kept, complete(cells, lines, kept) if kept else []
+
+
 def iqm(scores: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     """Interquartile mean in per cent, with a stratified bootstrap interval where there are two runs or more."""
     if len(scores) > 1:
@@ -199,8 +208,8 @@ def iqm(scores: np.ndarray[Any, np.dtype[np.float64]]) -> str:
 
 def aggregate_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
     """Interquartile mean over the tasks that every memory has, and over those of each kind of memory, in Markdown."""
-    memories = [memory for memory in memories if any(memory == name for _, name in cells)]
-    shared = complete(cells, lines, memories)
+    alone = [memory for memory in memories if sum(memory == name for _, name in cells) == 1]
+    memories, shared = compared(cells, lines, memories)
     kinds = {"all": shared}
     for line in shared:
         for kind in kinds_of(line[0]):
@@ -211,6 +220,8 @@ def aggregate_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]
     for kind, members in kinds.items():
         values = [iqm(score_matrix(cells, members, memory)) for memory in memories]
         text.append(f"| {kind} | {len(members)} | " + " | ".join(values) + " |")
+    if alone:
+        text += ["", f"Left out, because they have a run of one task only: {', '.join(alone)}."]
     return text
 
 
@@ -322,7 +333,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
         axes.set_xticks([delay for _, delay in lines if delay], [str(delay) for _, delay in lines if delay])
         axes.minorticks_off()
     else:
-        shared = complete(cells, lines, memories)
+        memories, shared = compared(cells, lines, memories)
         if len(shared) > 1:
             from rliable import library
 

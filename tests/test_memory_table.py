@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mikasa_base
-from benchmarks.memory_table import draw, in_words, main, on_one_scale
+from benchmarks.memory_table import aggregate_table, draw, in_words, main, on_one_scale
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
@@ -57,6 +57,21 @@ def table_of(file: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
+def test_a_memory_with_one_task_does_not_take_the_others_from_the_mean() -> None:
+    pytest.importorskip("rliable")
+    lines = [("RememberColor3-v0", None), ("TakeItBack-v0", None)]
+    row = Row(lines[0][0], "gru", "gru", None, 1, 61440, 1900, 100, 90, 30.5, 1800.0, "0123456789")
+    cells = {(line, memory): [row] for line in lines for memory in ("gru", "lstm")}
+    whole = aggregate_table(cells, lines, ["gru", "lstm", "none"])
+    assert whole[0] == "| kind of memory | tasks | gru | lstm |"
+    cells[lines[0], "none"] = [row]
+    assert aggregate_table(cells, lines, ["gru", "lstm", "none"]) == [
+        *whole,
+        "",
+        "Left out, because they have a run of one task only: none.",
+    ]
+
+
 def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
