@@ -59,7 +59,7 @@ def table_of(file: Path) -> dict[str, list[str]]:
 @pytest.mark.slow
 def test_a_memory_with_one_task_does_not_take_the_others_from_the_mean() -> None:
     pytest.importorskip("rliable")
-    lines = [("RememberColor3-v0", None), ("TakeItBack-v0", None)]
+    lines: list[tuple[str, int | None]] = [("RememberColor3-v0", None), ("TakeItBack-v0", None)]
     row = Row(lines[0][0], "gru", "gru", None, 1, 61440, 1900, 100, 90, 30.5, 1800.0, "0123456789")
     cells = {(line, memory): [row] for line in lines for memory in ("gru", "lstm")}
     whole = aggregate_table(cells, lines, ["gru", "lstm", "none"])
