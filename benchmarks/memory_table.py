@@ -12,6 +12,7 @@ performance profiles. With ``--columns variant`` the columns are the variants of
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,7 +193,8 @@ def compared(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> tu
 
     A memory with a run of one line only is left out: with it, nothing would be left to compare.
     """
-    kept = [memory for memory in memories if sum(memory == name for _, name in cells) > 1]
+    count = Counter(memory for _, memory in cells)
+    kept = [memory for memory in memories if count[memory] > 1]
     return kept, complete(cells, lines, kept) if kept else []
 
 
@@ -208,20 +210,22 @@ def iqm(scores: np.ndarray[Any, np.dtype[np.float64]]) -> str:
 
 def aggregate_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
     """Interquartile mean over the tasks that every memory has, and over those of each kind of memory, in Markdown."""
-    alone = [memory for memory in memories if sum(memory == name for _, name in cells) == 1]
-    memories, shared = compared(cells, lines, memories)
+    ran = {memory for _, memory in cells}
+    kept, shared = compared(cells, lines, memories)
+    alone = [memory for memory in memories if memory in ran and memory not in kept]
     kinds = {"all": shared}
     for line in shared:
         for kind in kinds_of(line[0]):
             kinds.setdefault(kind, []).append(line)
     if len(shared) < 2:
         return ["No mean over tasks: fewer than two of them have a run of every memory."]
-    text = ["| kind of memory | tasks | " + " | ".join(memories) + " |", "|---|---:|" + "---:|" * len(memories)]
+    text = ["| kind of memory | tasks | " + " | ".join(kept) + " |", "|---|---:|" + "---:|" * len(kept)]
     for kind, members in kinds.items():
-        values = [iqm(score_matrix(cells, members, memory)) for memory in memories]
+        values = [iqm(score_matrix(cells, members, memory)) for memory in kept]
         text.append(f"| {kind} | {len(members)} | " + " | ".join(values) + " |")
     if alone:
-        text += ["", f"Left out, because they have a run of one task only: {', '.join(alone)}."]
+        names = ", ".join(f"`{memory}`" for memory in alone)
+        text += ["", f"Left out of these means, because only one task has a run of them: {names}."]
     return text
 
 
@@ -308,6 +312,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from cycler import cycler
 
     lines, cells = lines_of(plan), in_cells(on_one_scale(rows))
     memories = [name for name in columns_of(plan, columns) if any(name == other for _, other in cells)]
@@ -340,6 +345,8 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
             taus = np.linspace(0, 1, 51)
             scores = {memory: score_matrix(cells, shared, memory) for memory in memories}
             profiles, bands = library.create_performance_profile(scores, taus, reps=500)
+            # ten colours, then the same ones dashed: eleven memories must not look like ten
+            axes.set_prop_cycle(cycler(linestyle=["-", "--"]) * plt.rcParams["axes.prop_cycle"])
             for memory in memories:
                 axes.plot(taus, profiles[memory], label=memory)
                 if len(scores[memory]) > 1:

@@ -56,7 +56,6 @@ def table_of(file: Path) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in reversed(cells)}
 
 
-@pytest.mark.slow
 def test_a_memory_with_one_task_does_not_take_the_others_from_the_mean() -> None:
     pytest.importorskip("rliable")
     lines: list[tuple[str, int | None]] = [("RememberColor3-v0", None), ("TakeItBack-v0", None)]
@@ -68,10 +67,11 @@ def test_a_memory_with_one_task_does_not_take_the_others_from_the_mean() -> None
     assert aggregate_table(cells, lines, ["gru", "lstm", "none"]) == [
         *whole,
         "",
-        "Left out, because they have a run of one task only: none.",
+        "Left out of these means, because only one task has a run of them: `none`.",
     ]
 
 
+@pytest.mark.slow
 def test_runs_become_rows_and_the_csv_goes_on_without_their_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
