@@ -267,6 +267,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None,
     is_robot, is_base = are_robots(lines), are_diagnostic(lines)
     seeds = sorted({len(found) for found in cells.values()})
     told = " or ".join(map(str, seeds))
+    kind = "Tasks" if len(memories) == 1 else "Memories" if columns == "memory" else "Algorithms"
     what = (
         "Success in per cent, with the 95 % Wilson interval over the episodes of all seeds: it says how well these policies "
         "were measured, not how much another seed would differ."
@@ -276,7 +277,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None,
     if is_base:
         what += " *Memoryless* and *perfect* are mean returns of two scripted agents (`docs/base.md`)."
     text = [
-        f"# {'Memories' if columns == 'memory' else 'Algorithms'}: {sweep.stem}",
+        f"# {kind}: {sweep.stem}",
         "",
         f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}",
         "",

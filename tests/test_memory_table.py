@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mikasa_base
-from benchmarks.memory_table import aggregate_table, draw, in_words, main, on_one_scale
+from benchmarks.memory_table import aggregate_table, document, draw, in_words, main, on_one_scale
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep_plan import PlannedRun, read_plan
@@ -206,6 +206,19 @@ def test_tasks_of_a_sweep_of_delays_have_lines_of_their_own(tmp_path: Path, monk
     monkeypatch.setattr(axes, "plot", lambda self, x, y, label, **_: drawn.append((x, label)))
     assert draw(read_plan(sweep), rows, tmp_path / "delays.png")
     assert drawn == [([5, 50], f"gru, {task}") for task in tasks]
+
+
+def test_the_title_says_what_the_columns_are(tmp_path: Path) -> None:
+    sweep = tmp_path / "colors.toml"
+    row = Row("RememberColor3-v0", "gru", "gru", None, 1, 61440, 1900, 100, 90, 30.5, 1800.0, "0123456789")
+    for memories, columns, title in (
+        (["gru"], "memory", "Tasks"),
+        (["gru", "lstm"], "memory", "Memories"),
+        (["gru", "lstm"], "variant", "Algorithms"),
+    ):
+        variants = ", ".join(f'{{ name = "{m}", algorithm = "dagger", options = {{ memory = "{m}" }} }}' for m in memories)
+        sweep.write_text(f'out = "runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n')
+        assert document(read_plan(sweep), [row], sweep, None, columns).startswith(f"# {title}: colors\n")
 
 
 def test_returns_are_told_where_there_is_no_success() -> None:
