@@ -216,7 +216,9 @@ def test_the_title_says_what_the_columns_are(tmp_path: Path) -> None:
         (["gru", "lstm"], "memory", "Memories"),
         (["gru", "lstm"], "variant", "Algorithms"),
     ):
-        variants = ", ".join(f'{{ name = "{m}", algorithm = "dagger", options = {{ memory = "{m}" }} }}' for m in memories)
+        variants = ", ".join(
+            f'{{ name = "{m}", algorithm = "dagger", options = {{ memory = "{m}" }} }}' for m in memories
+        )
         sweep.write_text(f'out = "runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n')
         assert document(read_plan(sweep), [row], sweep, None, columns).startswith(f"# {title}: colors\n")
 
