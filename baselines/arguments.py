@@ -10,6 +10,7 @@ import json
 import math
 import operator
 import os
+import shlex
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -158,6 +159,24 @@ def read_kwargs(words: Sequence[str], option: str) -> dict[str, Any]:
     return kwargs
 
 
+def write_kwargs(kwargs: Mapping[str, Any]) -> str:
+    """What to type so that `read_kwargs` reads these arguments, quoted for a shell.
+
+    >>> write_kwargs({"arm": "held", "spans": [1.0, 4.0]})
+    "arm=held 'spans=[1.0, 4.0]'"
+    """
+    return " ".join(shlex.quote(f"{name}={_value_word(value)}") for name, value in kwargs.items())
+
+
+def _value_word(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value)
+
+
 def read_env_kwargs(words: Sequence[str], option: str = "--env-kwargs") -> dict[str, Any]:
     """`read_kwargs` for ``--env-kwargs`` and ``--train-env-kwargs``.
 
@@ -253,7 +272,7 @@ class CommonArgs:
     learning_rate: float = 3e-4
     """Step size of the optimizer."""
     anneal_lr: bool = True
-    """Decrease the learning rate linearly to 0 over the run."""
+    """Decrease the learning rate linearly to 0 over the run. That of PPO's read-out of --oracle-weight stays."""
     normalize_obs: bool = True
     """Normalise observations by their running mean and standard deviation, which the checkpoint holds."""
     init_log_std: float = -0.5

@@ -81,8 +81,12 @@ class ValueScale(nn.Module):
         return prediction * std + mean
 
     @torch.no_grad()
-    def update(self, targets: Tensor, layer: nn.Linear, dist: DistContext) -> None:
-        """Add the targets (...) of one update, those of all processes, and change ``layer`` so that values stay the same."""
+    def update(self, targets: Tensor, layer: nn.Linear, dist: DistContext) -> Tensor:
+        """Add the targets (...) of one update, those of all processes, and change ``layer`` so that values stay the same.
+
+        Returns:
+            () how much all values rose: the mean of the targets where the critic is new, else 0.
+        """
         before, scale = self.mean_and_std()
         new = not bool(self.weight > 0) and not bool(layer.weight.any())
         values = targets.double()
@@ -91,9 +95,10 @@ class ValueScale(nn.Module):
         self.weight.lerp_(torch.ones_like(self.weight), 1.0 - self.decay)
         mean, std = self.mean_and_std()
         if new:
-            return  # the critic's output is 0, which from now on stands for the mean
+            return mean  # the critic's output is 0, which from now on stands for the mean
         layer.weight.mul_(scale / std)
         layer.bias.mul_(scale / std).add_((before - mean) / std)
+        return torch.zeros_like(mean)
 
 
 def value_unit(network: Any) -> Tensor | float:
@@ -102,8 +107,11 @@ def value_unit(network: Any) -> Tensor | float:
     return 1.0 if scale is None else scale.mean_and_std()[1]
 
 
-def rescale_values(network: Any, targets: Tensor, dist: DistContext) -> None:
-    """Take in the targets (...) of an update, where the network scales its values."""
+def rescale_values(network: Any, targets: Tensor, dist: DistContext) -> Tensor | float:
+    """Take in the targets (...) of an update, where the network scales its values.
+
+    Returns:
+        How much all values rose, see `ValueScale.update`.
+    """
     scale: ValueScale | None = getattr(network, "value_scale", None)
-    if scale is not None:
-        scale.update(targets, last_layer(network.critic), dist)
+    return 0.0 if scale is None else scale.update(targets, last_layer(network.critic), dist)

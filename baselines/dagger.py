@@ -28,7 +28,7 @@ from mikasa_robo.core import observations
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import PolicyName, policy_maker
-from mikasa_robo.experts.policies import OBS_MODE, Policy
+from mikasa_robo.experts.policies import OBS_MODE, Policy, UnfitPolicyError
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import Skill, look
 
@@ -60,7 +60,7 @@ class Labeler:
         teacher: name of the policy, see `mikasa_robo.experts.makers`.
 
     Raises:
-        ArgumentError: the task has no expert.
+        ArgumentError: the task has no expert, or the policy is for other tasks.
     """
 
     def __init__(self, env_id: str, task: MemoryEnv[Any], seed: int, teacher: PolicyName = "expert") -> None:
@@ -69,7 +69,10 @@ class Labeler:
             raise ArgumentError(f"--env-id {env_id} has no expert to learn from; use one of {known}")
         self.task = task
         make: Any = policy_maker(teacher)  # the policies take a seed, too
-        self._expert: Policy = make(make_skill(env_id, task), seed=seed)
+        try:
+            self._expert: Policy = make(make_skill(env_id, task), seed=seed)
+        except UnfitPolicyError as error:
+            raise ArgumentError(f"--teacher {teacher}: {error}") from error
         self.tells_targets = type(self._expert.skill).target is not Skill.target
         """Whether `target` tells something: the task is to choose among objects."""
 
@@ -152,7 +155,9 @@ class Imitation(EpisodeLearner):
         self.task: MemoryEnv[Any] = task
         if args.ignore_mistakes:
             task.on_mistake = "ignore"  # of the training environments only
-        self.labeler = Labeler(args.env_id, task, args.seed, args.teacher)
+        self.recorded = getattr(args, "dataset", None) is not None
+        """Whether the episodes come from a dataset, so that nothing is played."""
+        self.labeler = None if self.recorded else Labeler(args.env_id, task, args.seed, args.teacher)
         oracle = task.get_info()["oracle_info"] if args.oracle_weight else None
         self.make_learner(args, setup, oracle, len(task.objects), self._candidates() if args.counted_weight else 0)
         n = setup.num_envs
@@ -168,11 +173,12 @@ class Imitation(EpisodeLearner):
         self.images_fixed = False
         """Whether the image encoders have been pretrained, so that episodes are kept as features."""
         images = bool(self.network.layout.images)
-        if args.image_pretraining_updates and not images:
-            raise ArgumentError(
-                f"--image-pretraining-updates {args.image_pretraining_updates} cannot be used: --obs "
-                f"{choose_obs_mode(args)} has no images; leave it out"
-            )
+        for name in ("image_pretraining_updates", "image_pretraining_steps"):
+            if getattr(args, name) and not images:
+                raise ArgumentError(
+                    f"--{name.replace('_', '-')} {getattr(args, name)} cannot be used: --obs {choose_obs_mode(args)} has no "
+                    "images; leave it out"
+                )
         self.pretrains_images = images and args.image_pretraining_updates != 0
         """Whether they are to be pretrained."""
         if images and args.init_from is not None and args.image_pretraining_updates is None:
@@ -195,6 +201,7 @@ class Imitation(EpisodeLearner):
     def _require_targets(self) -> None:
         """Raise ArgumentError where no query of the policy could find what the expert goes for."""
         option = f"--target-weight {self.args.target_weight} cannot be used"
+        assert self.labeler is not None
         if not self.labeler.tells_targets:
             raise ArgumentError(
                 f"{option}: the expert of {self.args.env_id} does not choose among objects; leave it out"
@@ -223,6 +230,7 @@ class Imitation(EpisodeLearner):
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """Play ``num_steps`` steps; student or expert acts, and the expert labels all of them."""
         network, device, beta = self.network, self.network.device, self.beta()
+        assert self.labeler is not None
         seen: list[Obs] = []
         rows: list[tuple[Tensor, ...]] = []  # label, carried, known, oracle, counted, target, over
         info = self.task.get_info()
@@ -321,9 +329,12 @@ class Imitation(EpisodeLearner):
     # ------------------------------------------------------------------ saving
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the network."""
-        buffer = self.buffer.state_dict() if self.args.checkpoint_buffer else None
-        own = {"owed": self.owed, "images_fixed": self.images_fixed, "teacher": self.labeler.state_dict()}
-        return super().state_dict() | {"buffer": buffer, **own}
+        # A dataset is read again, not saved.
+        buffer = self.buffer.state_dict() if self.args.checkpoint_buffer and not self.recorded else None
+        own: dict[str, Any] = {"buffer": buffer, "owed": self.owed, "images_fixed": self.images_fixed}
+        if self.labeler is not None:
+            own["teacher"] = self.labeler.state_dict()
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
@@ -333,7 +344,7 @@ class Imitation(EpisodeLearner):
             for episode in self.buffer.episodes:  # of a run that began before targets were recorded
                 episode.setdefault("target", torch.full((len(episode["labels"]),), -1))
         self.owed = state["owed"]
-        if "teacher" in state:
+        if self.labeler is not None and "teacher" in state:
             self.labeler.load_state_dict(state["teacher"])
         # A run that began before there was such pretraining goes on without it.
         self.pretrains_images = self.pretrains_images and "images_fixed" in state

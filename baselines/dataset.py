@@ -21,7 +21,7 @@ from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 from mikasa_robo.data.store import DataError
 
-from .arguments import ArgumentError, CommonArgs, read_env_kwargs
+from .arguments import ArgumentError, CommonArgs, read_env_kwargs, write_kwargs
 from .dagger import BC, Rollout
 from .dagger_arguments import BCArgs
 from .episodes import Episode, EpisodeCutter
@@ -52,18 +52,22 @@ class DatasetBC(BC):
 
     def __init__(self, args: BCArgs, setup: Setup) -> None:
         super().__init__(args, setup)
-        self.recorded = args.dataset is not None
         if args.dataset is not None:
             layout = ObservationLayout.of(setup.observation_space)
             parts = [part.name for part in layout.parts]
             episodes = read_dataset(Path(args.dataset), args, parts, self.task)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
+        self._encoded = False
+        """Whether the episodes of the dataset have features in place of images, where the image encoders are fixed."""
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See `Imitation.rollout`; from a dataset, steps drawn at random, which tell what observations look like."""
         if not self.recorded:
             return super().rollout(env, obs, stats)
+        if self.images_fixed and not self._encoded:
+            self.fix_images()  # after --init-from: its weights came when the dataset had been read
+            self._encoded = True
         n, steps = env.num_envs, self.args.num_steps
         episodes = list(self.buffer.episodes)
         device = self.generator.device
@@ -83,10 +87,6 @@ class DatasetBC(BC):
 
     def _pretraining_due(self) -> bool:
         return self._waits_for_images() if self.recorded else super()._pretraining_due()
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Imitation.state_dict`. A dataset is read again, not saved."""
-        return super().state_dict() | ({"buffer": None} if self.recorded else {})
 
 
 def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Dataset:
@@ -116,7 +116,7 @@ def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Datase
     own = {name: value for name, value in info.env_kwargs.items() if name not in GENERAL}
     asked = json.loads(json.dumps(read_env_kwargs(args.env_kwargs)))
     if {"arm": "free", **own} != {"arm": "free", **asked}:
-        words = " ".join(f"{name}={value}" for name, value in own.items())
+        words = write_kwargs(own)
         fix = f"use --env-kwargs {words}" if own else "leave --env-kwargs out"
         raise ArgumentError(f"--dataset {folder} was recorded with {words or 'no arguments of the task'}; {fix}")
     try:

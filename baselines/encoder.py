@@ -28,7 +28,8 @@ def feature_name(image: str) -> str:
 class ObservationNormalizer(nn.Module):
     """Shifts and scales observations by their running mean and standard deviation, which are part of ``state_dict``.
 
-    ``update`` is called between policy updates only, so that an update recomputes the log-probabilities of its rollout.
+    ``update`` is called between policy updates only, so that an update recomputes the log-probabilities of its rollout. A
+    new network is the exception: its statistics begin with the first rollout, before the first update.
 
     Args:
         obs_dim: size D of an observation.

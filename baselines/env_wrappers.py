@@ -156,7 +156,7 @@ class GymnasiumVectorEnv:
     Observations are flattened, see `flatten`. Continuous actions are given in [-1, 1] and scaled to the bounds of the
     space; discrete actions (N, A) count from 0. ``info`` describes the step just played, even where a reset followed it:
     ``episode`` holds return and length so far, ``final_observation`` the last observation where an episode ended, and
-    ``success`` what the environment reported, if it reports success.
+    ``success`` what the environment reported, if it reports success; ``episode`` then holds ``success_once`` too.
 
     Args:
         env: made with ``AutoresetMode.SAME_STEP``.
@@ -174,6 +174,7 @@ class GymnasiumVectorEnv:
         self.single_action_space = env.single_action_space
         self._returns = torch.zeros(self.num_envs)
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int64)
+        self._succeeded = torch.zeros(self.num_envs, dtype=torch.bool)
         self._reports_success = False
 
     @property
@@ -194,6 +195,7 @@ class GymnasiumVectorEnv:
             obs, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]  # SyncVectorEnv and mikasa_base take lists
         self._returns[mask] = 0.0
         self._lengths[mask] = 0
+        self._succeeded[mask] = False
         return self._tensors(obs), {}
 
     def step(self, action: Tensor) -> tuple[Obs, Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -212,8 +214,9 @@ class GymnasiumVectorEnv:
         self._reports_success |= "success" in raw_info or "success" in final_info
         if self._reports_success:
             success = _success(raw_info, self.num_envs) & ~over | _success(final_info, self.num_envs) & over
+            self._succeeded |= success
             info["success"] = success
-            info["episode"]["success_once"] = success
+            info["episode"]["success_once"] = self._succeeded.clone()
         if over.any():
             finals = {name: value.clone() for name, value in flatten(obs).items()}
             for i in over.nonzero().squeeze(1).tolist():
@@ -222,6 +225,7 @@ class GymnasiumVectorEnv:
             info["final_observation"] = finals if isinstance(obs, dict) else finals[""]
             self._returns[over] = 0.0
             self._lengths[over] = 0
+            self._succeeded[over] = False
         return obs, rewards, ends, cuts, info
 
     def render(self) -> Tensor:
@@ -241,8 +245,9 @@ class GymnasiumVectorEnv:
         space, values = self.single_action_space, action.cpu().numpy()
         if isinstance(space, gym.spaces.Box):
             values = values.reshape(self.num_envs, *space.shape)
-            bounded = np.isfinite(space.low) & np.isfinite(space.high)
-            low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+            # A component without bounds is [-1, 1], one with a single bound as wide.
+            low = np.where(space.low > -np.inf, space.low, np.where(space.high < np.inf, space.high - 2.0, -1.0))
+            high = np.where(space.high < np.inf, space.high, low + 2.0)
             return (low + (values + 1.0) * 0.5 * (high - low)).astype(space.dtype)
         if isinstance(space, gym.spaces.MultiDiscrete):
             return values.reshape(self.num_envs, *space.shape) + space.start

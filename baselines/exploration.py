@@ -39,7 +39,7 @@ class _Cap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cap: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cap: Tensor) -> Tensor:
         ctx.save_for_backward(x > cap)
         return x.clamp(max=cap)
 
@@ -52,7 +52,7 @@ class _Cap(torch.autograd.Function):
 class StdHead(nn.Module):
     """The logarithm of the standard deviation of each component of an action, from the features of the actor.
 
-    It lies between `MIN_LOG_STD` and `MAX_LOG_STD`, and not above ``cap``.
+    It lies between `MIN_LOG_STD` and `MAX_LOG_STD`, and not above ``cap``, which is part of ``state_dict``.
 
     Args:
         inputs: H, number of features.
@@ -60,13 +60,19 @@ class StdHead(nn.Module):
         initial: its value at first, everywhere.
     """
 
+    cap: Tensor  # ()
+
     def __init__(self, inputs: int, outputs: int, initial: float) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, outputs)
         share = (initial - MIN_LOG_STD) / (MAX_LOG_STD - MIN_LOG_STD)
         nn.init.zeros_(self.linear.weight)
         nn.init.constant_(self.linear.bias, math.log(share / (1.0 - share)))
-        self.cap = MAX_LOG_STD
+        self.register_buffer("cap", torch.tensor(MAX_LOG_STD))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.setdefault(f"{prefix}cap", torch.tensor(MAX_LOG_STD))  # older checkpoints do not have it
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., A) for features (..., H)."""

@@ -40,8 +40,17 @@ class MemoryArgs(CommonArgs):
         return f"{self.algorithm}-{self.memory.rpartition(':')[2]}"
 
     def read_memory_kwargs(self) -> dict[str, Any]:
-        """The arguments of ``--memory-kwargs``."""
-        return read_kwargs(self.memory_kwargs, "--memory-kwargs")
+        """The arguments of ``--memory-kwargs``.
+
+        Raises:
+            ArgumentError: a word cannot be used.
+        """
+        kwargs = read_kwargs(self.memory_kwargs, "--memory-kwargs")
+        if "hidden_size" in kwargs:
+            option = "--lstm-size" if hasattr(self, "lstm_size") else "--memory-size"
+            size = kwargs["hidden_size"]
+            raise ArgumentError(f"--memory-kwargs hidden_size={size} cannot be used; use {option} {size}")
+        return kwargs
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""

@@ -164,7 +164,7 @@ class RecurrentActorCritic(PolicyNetwork):
         self.encoder_sizes, self.head_sizes = tuple(encoder_sizes), tuple(head_sizes)
         *hidden, width = self.encoder_sizes
         self.trunk = nn.Sequential(mlp(self.features, hidden, width, output_gain=math.sqrt(2.0)), nn.Tanh())
-        self.memory = make_memory(memory, width, **{"hidden_size": memory_size, **(memory_kwargs or {})})
+        self.memory = make_memory(memory, width, hidden_size=memory_size, **(memory_kwargs or {}))
         joined = width + self.memory.output_size
         self.actor = mlp(joined, self.head_sizes, self.action.parameters, output_gain=0.01)
         self.critic = mlp(joined + self.critic_features, self.head_sizes, 1, output_gain=output_gain(normalize_returns))

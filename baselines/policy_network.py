@@ -191,6 +191,12 @@ class PolicyNetwork(Encoder):
         if self.critic_encoder is not None:
             self.critic_encoder.update_normalizer(obs, dist)
 
+    def begin_normalizers(self, obs: Obs, dist: DistContext | None = None) -> None:
+        """Add raw observations (..., …) to the statistics of a critic's own encoder that has none yet."""
+        encoder = self.critic_encoder
+        if encoder is not None and encoder.normalizer is not None and not bool(encoder.normalizer.count):
+            encoder.update_normalizer(obs, dist)
+
     def sample_noise(self, n: int, generator: torch.Generator, dist: DistContext) -> Tensor:
         """Random numbers to sample actions from: this process's rows of those of all environments.
 
@@ -226,7 +232,7 @@ class PolicyNetwork(Encoder):
     def limit_log_std(self, maximum: float) -> None:
         """Lower ``log_std`` to ``maximum`` where it is above; nothing happens where actions are discrete."""
         if self.exploration == "state-dependent":
-            self.std_head.cap = maximum
+            self.std_head.cap.fill_(maximum)
         elif not self.action.sizes:
             self.log_std.clamp_(max=maximum)
 

@@ -6,7 +6,8 @@
 
 A rollout starts from the recurrent state that the last one ended with; the state is reset only where an episode begins. An
 update runs the network over whole rollouts of some of the environments, from the state that was stored at their start. So
-before its first gradient step it computes exactly the log-probabilities and values that were recorded.
+before its first gradient step it computes exactly the log-probabilities and values that were recorded. Only the first update
+of a new network does not: it normalises observations by what the first rollout saw.
 
 Top to bottom: a rollout, an update, and the class that `training` runs. The formulas that PPO-MLP uses too
 are in `ppo` and `advantages`, the arguments in `ppo_arguments`.
@@ -206,7 +207,7 @@ def update(
     )
     with torch.no_grad():
         obs = network.normalize(batch.obs)  # once: the statistics do not change during an update
-        rescale_values(network, returns, dist)
+        old_values = batch.values + rescale_values(network, returns, dist)
         unit = value_unit(network)
     if teacher is not None:
         assert batch.oracle is not None
@@ -220,7 +221,7 @@ def update(
             def loss(rows: slice) -> tuple[Tensor, Tensor]:
                 part = envs[rows]  # noqa: B023  all are used at once
                 evaluated, y = evaluate(network, obs, batch, part, args.noise_correlation, teacher is not None)
-                old, targets, values = batch.log_probs[:, part], returns[:, part], batch.values[:, part]
+                old, targets, values = batch.log_probs[:, part], returns[:, part], old_values[:, part]
                 advantage = standardized[:, rows]  # noqa: B023
                 term, found = part_loss(evaluated, old, advantage, targets, count, args, values, unit, warming)  # noqa: B023
                 if teacher is None:

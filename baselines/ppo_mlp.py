@@ -133,7 +133,7 @@ def update(
                 args.gamma,
                 args.gae_lambda,
             )
-            rescale_values(network, returns, dist)
+            values = values + rescale_values(network, returns, dist)
             unit = value_unit(network)
 
         # The transitions of all steps and environments in one row.

@@ -82,7 +82,7 @@ class TokenPolicy(PolicyNetwork):
             self.pooling = TokenPooling(token_size)
             written += self.pooling.outputs
         self.trunk = relu_mlp(written, (memory_size,))
-        self.memory = self.make_memory(memory, memory_size, **{"hidden_size": memory_size, **(memory_kwargs or {})})
+        self.memory = self.make_memory(memory, memory_size, hidden_size=memory_size, **(memory_kwargs or {}))
         if objects:
             looking = self.memory.output_size + self.features
             self.reading = TokenReading(looking, token_size, hidden=self.query_sizes)

@@ -30,6 +30,7 @@ from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_wit
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, plan_evaluations, torch_threads
 from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
+from .policy_network import PolicyNetwork
 from .protocol import Algorithm, Setup
 from .registry import RegistryError, get_algorithm
 from .spaces import Obs
@@ -271,6 +272,8 @@ class _Run:
                 first = self.updates == 0 and args.init_from is None
                 if first:
                     self.network.update_normalizer(batch.obs, dist)
+                elif self.updates == 0 and isinstance(self.network, PolicyNetwork):
+                    self.network.begin_normalizers(batch.obs, dist)  # the critic may be new, with --init-from
                 with torch_threads(update_threads):
                     losses = algorithm.update(batch)
                 if not first:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .arguments import ArgumentError, CommonArgs
+from .arguments import ArgumentError, CommonArgs, write_kwargs
 from .checkpoints import read_policy
 from .critics import CRITIC_STATE
 from .files import find_policy_file
@@ -135,8 +136,17 @@ def _advice(name: str, value: Any, network: Any, args: CommonArgs) -> str:
             return ""
         return f"; add --network {value}" if fits else ""
     name = "lstm_size" if name == "memory_size" and args.algorithm == "ppo-lstm" else name
-    if name not in args.to_dict() or value is None:
+    if name not in args.to_dict():
         return ""
-    words = [f"{key}={item}" for key, item in value.items()] if isinstance(value, dict) else value
-    words = words if isinstance(words, list) else [words]
-    return f"; add --{name.replace('_', '-')} {' '.join(map(str, words))}" if words else ""
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"; add --{'' if value else 'no-'}{option}"
+    if value is None:
+        value = type(args).__dataclass_fields__[name].default  # the policy is older than this option
+    if value is None or value is MISSING:
+        return ""
+    if isinstance(value, dict):
+        words = write_kwargs(value)
+    else:
+        words = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f"; add --{option} {words}" if words else ""

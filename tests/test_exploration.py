@@ -113,13 +113,26 @@ def test_a_capped_standard_deviation_can_narrow_and_not_widen() -> None:
     x = torch.zeros(1, 2)
     assert head(x).item() == pytest.approx(-0.5, abs=1e-5)
     for cap, sign, moves in ((-1.0, 1.0, True), (-1.0, -1.0, False), (0.0, -1.0, True)):
-        head.cap = cap
+        head.cap.fill_(cap)
         head.zero_grad()
         found = head(x)
         assert found.item() == pytest.approx(min(-0.5, cap), abs=1e-5)
         (sign * found).sum().backward()  # gradient descent lowers it where the sign is positive
         assert head.linear.bias.grad is not None
         assert bool(head.linear.bias.grad.abs() > 0) == moves
+
+
+def test_the_cap_of_a_standard_deviation_is_saved_and_may_be_missing() -> None:
+    network = ActorCritic(3, 2, hidden_sizes=(8,), exploration="state-dependent")
+    network.limit_log_std(-2.5)
+    saved = network.state_dict()
+    again = ActorCritic.from_dict(network.to_dict())
+    again.load_state_dict(saved)
+    seen = torch.randn(4, 3)
+    assert again.action_distribution(again.normalize(seen)).log_std.max().item() == pytest.approx(-2.5)
+    older = ActorCritic.from_dict(network.to_dict())
+    older.load_state_dict({name: value for name, value in saved.items() if name != "std_head.cap"})
+    assert older.action_distribution(older.normalize(seen)).log_std.max().item() > -1.0
 
 
 # ---------------------------------------------------------------------- rollouts and updates

@@ -15,10 +15,12 @@ from mikasa_robo.baselines.checkpoints import Checkpoints, load_network
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger import DAgger
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
+from mikasa_robo.baselines.dataset import DatasetBC
 from mikasa_robo.baselines.encoder import feature_name
 from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer
 from mikasa_robo.baselines.image_pretraining import FrameHead, encode_episode, freeze_images, pretrain_images
 from mikasa_robo.baselines.imitation import Learner, imitation_loss
+from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
 from mikasa_robo.tools.plot import read_progress
@@ -203,6 +205,18 @@ def test_when_and_how_long_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     many.buffer.episodes.extend(episodes(10) * 200)
     many.pretrain(torch.zeros(1, 4, 1, dtype=torch.int64))
     assert asked[-1] == 1000
+
+
+def test_a_dataset_becomes_features_where_the_policy_came_after_it() -> None:
+    one: Any = object.__new__(DatasetBC)
+    one.args, one.network, one.generator = SimpleNamespace(num_steps=3), policy(), torch.Generator()
+    one.recorded, one.images_fixed, one._encoded = True, True, False
+    one.buffer = EpisodeBuffer(10)
+    one.buffer.episodes.extend(episodes(4))
+    batch = one.rollout(SimpleNamespace(num_envs=2), {}, EpisodeStats())
+    assert f"obs/{feature_name('rgb')}" in one.buffer.episodes[0]
+    assert not any("obs/rgb" in episode for episode in one.buffer.episodes)
+    assert batch.obs.keys() == {"joints", feature_name("rgb")}
 
 
 @pytest.mark.slow

@@ -364,8 +364,8 @@ def test_a_replayed_rollout_gives_what_was_recorded(name: str) -> None:
     env = clocks(4, simple=True)
     torch.manual_seed(0)
     layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
-    options = {**OPTIONS.get(name, {}), "hidden_size": 8}
-    network = RecurrentActorCritic(layout, action, (16,), head_sizes=(16,), memory=name, memory_kwargs=options)
+    options: dict[str, Any] = {"memory": name, "memory_size": 8, "memory_kwargs": OPTIONS.get(name, {})}
+    network = RecurrentActorCritic(layout, action, (16,), head_sizes=(16,), **options)
     obs, _ = env.reset(seed=0)
     starts, state, generator = (
         torch.ones(4, dtype=torch.bool),
@@ -449,6 +449,7 @@ def test_the_documented_memory_of_ones_own_trains_resumes_and_is_evaluated(
         ("--memory gtrxl --memory-size 30", "--memory gtrxl: GTrXL: hidden_size 30 is no multiple"),
         ("--memory gru --memory-kwargs sise=3", "--memory gru sise=3: the memory 'gru' has no option sise"),
         ("--memory gru --memory-kwargs sise", "--memory-kwargs sise is not NAME=VALUE"),
+        ("--memory gru --memory-kwargs hidden_size=64", "--memory-kwargs hidden_size=64 .*; use --memory-size 64"),
         ("--memory gru --memory-kwargs input_size=3", "--memory gru input_size=3: .* multiple values"),
         ("--memory gtrxl --memory-kwargs gate_bias=abc", "--memory gtrxl gate_bias=abc: "),
         ("--query-sizes 8", "--query-sizes 8 does nothing with --network recurrent; leave it out"),

@@ -100,6 +100,44 @@ def clocks(n: int, actions: str = "discrete", simple: bool = False) -> Gymnasium
     return GymnasiumVectorEnv(SyncVectorEnv(single, autoreset_mode=AutoresetMode.SAME_STEP), horizon=7)
 
 
+class EarlySuccessEnv(gym.Env[Any, Any]):
+    """Episodes of four steps that succeed in the second; bounds of any kind."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gym.spaces.Box(
+        np.array([-np.inf, 3.0, -np.inf, -4.0], np.float32), np.array([np.inf, np.inf, 1.0, 4.0], np.float32)
+    )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t, self.action = self.t + 1, action
+        return np.zeros(1, np.float32), 0.0, False, self.t == 4, {"success": self.t == 2}
+
+
+def test_a_success_in_the_middle_of_an_episode_counts() -> None:
+    env = GymnasiumVectorEnv(SyncVectorEnv([EarlySuccessEnv], autoreset_mode=AutoresetMode.SAME_STEP), horizon=4)
+    env.reset(seed=0)
+    found = []
+    for _ in range(9):
+        info = env.step(torch.zeros(1, 4))[-1]
+        found.append((info["success"].item(), info["episode"]["success_once"].item()))
+    assert found == [*[(False, False), (True, True), (False, True), (False, True)] * 2, (False, False)]
+
+
+def test_actions_keep_to_every_kind_of_bounds() -> None:
+    single = EarlySuccessEnv()
+    env = GymnasiumVectorEnv(SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.SAME_STEP), horizon=4)
+    env.reset(seed=0)
+    for value, expected in ((-1.0, [-1.0, 3.0, -1.0, -4.0]), (1.0, [1.0, 5.0, 1.0, 4.0])):
+        env.step(torch.full((1, 4), value))
+        assert single.action.tolist() == expected
+        assert single.action_space.contains(single.action)
+
+
 def policy_for(env: GymnasiumVectorEnv, seed: int = 0) -> RecurrentActorCritic:
     """A small policy with weights of some size, so that a difference shows."""
     torch.manual_seed(seed)

@@ -11,16 +11,18 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from test_exploration import learner
 from torch import nn
 
 import mikasa_robo
-from mikasa_robo.baselines import command, ppo_mlp
+from mikasa_robo.baselines import command, ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import load_network, load_policy, read_policy, save_checkpoint, save_policy
 from mikasa_robo.baselines.critics import CRITIC_STATE, ValueScale, last_layer
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.env_wrappers import PotentialShaping, ShowStateToCritic
+from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.ppo import PPOArgs, adapt_learning_rate, apply_gradients, part_loss, value_loss
 from mikasa_robo.baselines.ppo_arguments import PPOMemoryArgs
@@ -109,10 +111,32 @@ def test_a_new_critic_with_a_scale_begins_with_0_and_then_with_the_mean_of_the_t
         return network.value_of(x, x)
 
     assert not values().any()
-    scale.update(torch.tensor([0.1, 0.2, 0.3]), last_layer(network.critic), ALONE)
+    rise = scale.update(torch.tensor([0.1, 0.2, 0.3]), last_layer(network.critic), ALONE)
     torch.testing.assert_close(values(), torch.full((10,), 0.2))
-    scale.update(torch.tensor([0.3, 0.5]), last_layer(network.critic), ALONE)
+    torch.testing.assert_close(rise, torch.tensor(0.2))
+    rise = scale.update(torch.tensor([0.3, 0.5]), last_layer(network.critic), ALONE)
+    assert rise.item() == 0.0
     torch.testing.assert_close(values(), torch.full((10,), 0.2), msg="from then on values stay the same")
+
+
+@pytest.mark.parametrize("module", [ppo_mlp, ppo_lstm])
+def test_a_clipped_loss_does_not_hold_a_new_critic_back(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --normalize-returns its values rise to the mean of the targets before the first gradient step."""
+    moved: list[torch.Tensor] = []
+
+    def watched(values: torch.Tensor, targets: torch.Tensor, args: Any, old: torch.Tensor, unit: Any) -> torch.Tensor:
+        moved.append((values.detach() - old).abs().max())
+        return value_loss(values, targets, args, old, unit)
+
+    monkeypatch.setattr("mikasa_robo.baselines.ppo.value_loss", watched)
+    algorithm, env = learner(module, normalize_returns=True, value_loss="clipped", update_epochs=1, num_minibatches=1)
+    obs, _ = env.reset(seed=5)
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    batch.rewards += 5.0
+    algorithm.network.update_normalizer(batch.obs)
+    algorithm.update(batch)
+    assert len(moved) == 1
+    assert moved[0] < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["mlp", "recurrent", "tokens"])
@@ -235,6 +259,21 @@ def test_a_critic_that_sees_numbers_beside_an_actor_of_images_is_described_as_it
         again.load_state_dict(network.state_dict())
         assert again.critic_encoder is not None
         assert again.critic_encoder.normalizer is not None
+
+
+def test_the_statistics_of_a_new_critic_begin_before_its_first_update() -> None:
+    layout = ObservationLayout((ObservationPart("", "vector", (3,)), ObservationPart(CRITIC_STATE, "vector", (2,))))
+    network = RecurrentActorCritic(layout, 2, (8,), 8, (8,))
+    obs: Any = {"": torch.randn(50, 3), CRITIC_STATE: 7.0 + torch.randn(50, 2)}
+    assert network.critic_encoder is not None
+    own, critics = network.normalizer, network.critic_encoder.normalizer
+    assert own is not None
+    assert critics is not None
+    for _ in range(2):  # once is enough
+        network.begin_normalizers(obs)
+        assert critics.count == 50
+    torch.testing.assert_close(critics.mean.float(), obs[CRITIC_STATE].mean(dim=0))
+    assert own.count == 0, "the actor's own go on as the policy had them"
 
 
 @pytest.mark.slow
@@ -562,7 +601,9 @@ def test_a_policy_with_fine_inputs_is_saved_and_goes_on(tmp_path: Path, capsys: 
     again = ["--seed", "2", "--run-dir", str(more)]
     for start, words, message in (
         (fine, [], "has fine_inputs 0.2, and this run None; .*; add --fine-inputs 0.2"),
-        (plain, ["--fine-inputs", "0.2"], "has fine_inputs None, and this run 0.2"),
+        (plain, ["--fine-inputs", "0.2"], "has fine_inputs None, and this run 0.2; .*; add --fine-inputs 0.0"),
+        (fine, ["--fine-inputs", "0.2", "--hidden-sizes", "9"], r"has hidden_sizes \[8\].*; add --hidden-sizes 8$"),
+        (plain, ["--no-normalize-obs"], "has normalize_obs True, and this run False; .*; add --normalize-obs$"),
     ):
         assert ppo_mlp.main([*MAZE, *words, "--init-from", str(start), *again]) == 2
         assert re.search(message, capsys.readouterr().err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 import mikasa_robo
-from mikasa_robo.baselines.arguments import ArgumentError
+from mikasa_robo.baselines.arguments import ArgumentError, read_kwargs
+from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger_arguments import BCArgs
 from mikasa_robo.baselines.dataset import read_dataset, to_training_episode
@@ -116,6 +118,30 @@ def test_a_dataset_that_does_not_fit_is_refused(folder: Path, task: Any, tmp_pat
 def test_what_only_matters_in_play_is_refused(folder: Path, changes: dict[str, Any], option: str) -> None:
     with pytest.raises(ArgumentError, match=f"{option} cannot be used with --dataset: nothing is played"):
         BCArgs(env_id=ENV_ID, dataset=str(folder), **changes).check()
+
+
+def test_the_advice_can_be_typed(folder: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Dataset.open(folder)
+    own = {"reward_scales": {"reach": 10}, "arm": "held"}
+    info = dataclasses.replace(dataset.info, env_kwargs={**dataset.info.env_kwargs, **own})
+    monkeypatch.setattr(Dataset, "open", lambda folder: dataclasses.replace(dataset, info=info))
+    with pytest.raises(ArgumentError, match="use --env-kwargs") as refusal:
+        read_dataset(folder, BCArgs(env_id=ENV_ID), PARTS, task)
+    words = shlex.split(str(refusal.value).partition("use --env-kwargs ")[2])
+    assert read_kwargs(words, "--env-kwargs") == own
+
+
+def test_a_task_without_an_expert_can_be_learnt(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mikasa_robo.baselines.dagger.has_skill", lambda env_id: False)
+    argv = f"--env-id {ENV_ID} --total-timesteps 80 --updates-per-rollout 1 --run-dir {tmp_path / 'run'}".split()
+    short = [*argv, *SMALL, "--eval-episodes", "1", "--eval-every", "0", "--no-video", "--checkpoint-every", "80"]
+    assert main("bc", short) == 2
+    assert "has no expert to learn from" in capfd.readouterr().err
+    assert main("bc", [*short, "--dataset", str(folder)]) == 0
+    saved = Checkpoints.load_newest(tmp_path / "run")["algorithm_state"]
+    assert saved["buffer"] is None, "a dataset is read again"
 
 
 @pytest.mark.slow
