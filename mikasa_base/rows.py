@@ -38,7 +38,7 @@ ROWS: tuple[EnvRow, ...] = (
         vector_entry_point="mikasa_base.envs.passive_t_maze:PassiveTMazeVector",
         kwargs={"corridor_length": 10},
         presets={
-            "Dense": {"corridor_length": 10, "penalty": -0.1},
+            "Dense": {"corridor_length": 10, "penalty": "dense"},
             "Easy": {"corridor_length": 10},
             "Medium": {"corridor_length": 50},
             "Hard": {"corridor_length": 100},

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.checks import one_of
-from mikasa_robo.core.seeds import Seed
+from mikasa_robo.core.seeds import Seed, fresh_seed
 from mikasa_robo.sim.backend import checked_env_idx
 from mikasa_robo.sim.call_arguments import checked_action, checked_options
 from mikasa_robo.workers.nested import is_batched, map_leaves
@@ -89,6 +89,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._over = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._seeded = False
 
     # ------------------------------------------------------------------ the environment
     def reset(self, *, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -97,7 +98,8 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         Args:
             seed: an int: environment i gets the i-th episode of this seed, whatever N is. A list with one seed for each
                 of the N environments: environment i gets the episode that a single environment would get with that seed.
-                None: each environment goes on with its own generator. See `MemoryEnv.reset`.
+                None: each environment goes on with its own generator; at the first reset a seed is drawn at random. See
+                `MemoryEnv.reset`.
             options: ``"reset_mask"`` (N,) bool, or ``"env_idx"`` (b,) whole numbers, names the environments to reset; all
                 others are the task's. It is not changed.
 
@@ -106,6 +108,9 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         """
         options = checked_options(options)
         rows = self._take_rows(options)
+        if seed is None and not self._seeded:
+            seed = fresh_seed()
+        self._seeded = True
         mask = None
         if rows is None:
             obs, info = self.env.reset(seed=seed, options=options)
@@ -223,7 +228,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
     def _reset_rows(
         self, rows: Tensor, seed: Seed | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+        if isinstance(seed, Sequence | np.ndarray | Tensor) and not isinstance(seed, str | bytes) and np.ndim(seed):
             if len(seed) != self.num_envs:
                 raise ValueError(
                     f"seed holds {len(seed)} seeds for {self.num_envs} environments: give one for each, or an int"
@@ -339,17 +344,4 @@ def make_single_env(*, env_id: str, task: str, **kwargs: Any) -> gym.Env[Any, An
         )
     creator: Callable[..., Any] = load_env_creator(task)
 
-    class Single(UnbatchWrapper):
-        """Plays its own episodes also where nobody gives it a seed: copies in one batch must differ."""
-
-        seeded = False
-
-        def reset(
-            self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Any, dict[str, Any]]:
-            if seed is None and not self.seeded:
-                seed = int(np.random.SeedSequence().generate_state(1)[0])
-            self.seeded = True
-            return super().reset(seed, options)
-
-    return Single(BatchedTimeLimit(creator(**kwargs)))
+    return UnbatchWrapper(BatchedTimeLimit(creator(**kwargs)))

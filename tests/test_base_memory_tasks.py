@@ -153,6 +153,9 @@ def test_t_maze_dense_charges_for_lagging_behind() -> None:
     late = steps(env, [1, *[0] * 10])
     assert [part[1] for part in late[:-1]] == [-0.1] * 10
     assert late[-1][1] == 0.0, "the last step pays for the goal alone"
+    longer = make("PassiveTMazeDense-v0", corridor_length=50)
+    longer.reset(seed=0)
+    assert sum(part[1] for part in steps(longer, [2] * 50)) == pytest.approx(-1.0), "for any length"
     env = make("PassiveTMaze-v0", distract_reward=0.3, penalty=-1)
     env.reset(seed=0)
     np.testing.assert_allclose([part[1] for part in steps(env, [2, 0, 2, 0])], [-0.7, -1, -0.7, -1])

@@ -224,6 +224,10 @@ def test_what_lerobot_asks_for_by_name(toy: LeRobotVectorEnv) -> None:
         (lambda: LeRobotVectorEnv(ID, 2, obs="joints+depth"), "'depth': leave it out"),
         (lambda: LeRobotVectorEnv(ID, 2, obs="pointcloud"), "'pointcloud': leave it out"),
         (lambda: LeRobotVectorEnv(ID, 2, obs="joint"), "'joint' is not known"),
+        (
+            lambda: LeRobotVectorEnv(ID, 2, obs="joints", control_mode="pd_joint_pos"),
+            "control_mode='pd_joint_pos' takes actions outside of [-1, 1]: use a mode of deltas",
+        ),
         (lambda: task_ids(f"{ID}, {ID}"), "names RememberColor3-v0 twice"),
         (lambda: task_ids("ShellGame-v0"), "no task with the ID 'ShellGame-v0'"),
     ],

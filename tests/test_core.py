@@ -18,6 +18,7 @@ from mikasa_robo.assets.bodies import BALL_RADIUS, MUG_HEIGHT, MUG_RADIUS
 from mikasa_robo.core import rewards, state
 from mikasa_robo.core.choice import ChoiceState, choice_layout, sample_choice, update_choice
 from mikasa_robo.core.env import MemoryEnv, StepData
+from mikasa_robo.core.pcg import BatchedPCG64
 from mikasa_robo.core.phases import CUE, DELAY, PHASES, RESPONSE, Timeline
 from mikasa_robo.core.sampling import (
     FINGER_WIDTH,
@@ -32,7 +33,7 @@ from mikasa_robo.core.sampling import (
     permutation,
     upright,
 )
-from mikasa_robo.core.seeds import episode_keys
+from mikasa_robo.core.seeds import _entropy, episode_keys
 from mikasa_robo.core.touches import HOLD_STEPS, hold_touches, record_touches
 from mikasa_robo.tasks.shell_game import lowest_point, sample_shells, shell_layout
 from mikasa_robo.tensors import length
@@ -93,6 +94,16 @@ def test_seeds_name_episodes() -> None:
     assert episode_keys(np.int64(7), [0, 3]) == [(7, 0, 0), (7, 3, 0)]  # type: ignore[arg-type]
     assert episode_keys([7, (8, 2)], [0, 3]) == [(7, 0, 0), (8, 2, 0)]
     assert episode_keys(np.array([7, 8]), [0, 3]) == [(7, 0, 0), (8, 0, 0)]  # type: ignore[arg-type]
+
+
+def test_large_seeds_have_episodes_of_their_own() -> None:
+    """numpy takes 2**32 + 5 apart into the words 5 and 1, which are seed 5 and environment 1, too."""
+    seeds = [5, 2**32 + 5, 2**33 + 5, 2**64 + 5, 2**96 + 2**32 + 5]
+    pairs = [(seed, env) for seed in seeds for env in range(3)]
+    generators = BatchedPCG64(len(pairs), torch.device("cpu"))
+    generators.seed(torch.arange(len(pairs)), [_entropy(*pair) for pair in pairs])
+    assert len(set(generators.random(torch.arange(len(pairs)), 1).flatten().tolist())) == len(pairs)
+    assert _entropy(7, 2) == (7, 2), "episodes of smaller seeds stay as they were"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -15,9 +16,11 @@ from sapien.utils.viewer.control_window import ControlWindow
 from task_helpers import flatten
 
 import mikasa_robo
+from mikasa_robo.core import observations
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.utils.wrappers import CameraShutdownWrapper, InitialZeroActionWrapper, UnbatchWrapper
 from mikasa_robo.utils.wrappers.camera_shutdown import _blank
+from mikasa_robo.workers.nested import map_leaves
 
 ENV_ID = "RememberColor3-v0"
 
@@ -82,6 +85,51 @@ def test_the_action_of_a_held_step_is_the_one_that_was_received() -> None:
     env.step(action.clone())
     assert torch.equal(env.unwrapped._action, action)
     env.close()
+
+
+@pytest.mark.parametrize(("env_id", "num_envs"), [("RememberColor3-v0", 2), ("InterceptGrabFast-v0", 1)])
+@pytest.mark.parametrize("control_mode", ["pd_joint_delta_pos", "pd_joint_pos_vel"])
+def test_inference_mode_may_begin_and_end_anywhere(env_id: str, num_envs: int, control_mode: str) -> None:
+    def action() -> torch.Tensor:
+        return torch.zeros(num_envs, env.unwrapped.single_action_space.shape[0])
+
+    with torch.inference_mode():
+        env: Any = mikasa_robo.make_env(env_id, num_envs, control_mode=control_mode)
+        env.reset(seed=0)
+        assert not env.step(action())[0].is_inference()
+    env.step(action())
+    with torch.inference_mode():
+        env.step(action())
+        saved = env.unwrapped.get_state_dict()
+    expected = env.reset(seed=1)[0]
+    env.unwrapped.set_state_dict(saved)
+    env.step(action())
+    with torch.inference_mode():
+        assert torch.equal(env.reset(seed=1)[0], expected)
+    env.close()
+
+
+@pytest.mark.parametrize("layout", ["flat", "maniskill"])
+def test_observation_and_info_share_nothing(layout: str) -> None:
+    for env_id, mode in (
+        ("RotateStrictPos-v0", "state+joints+prompt"),
+        ("InterceptGrabFastHidden-v0", "joints+oracle"),
+    ):
+        env: Any = mikasa_robo.make_env(env_id, 2, obs_mode=mode, obs_layout=layout)
+        obs, info = env.reset(seed=0)
+        before = flatten(info)
+        map_leaves(lambda value: value.add_(1.0), obs)
+        now = flatten(info)
+        assert all(torch.equal(now[name], value) for name, value in before.items())
+        env.close()
+
+
+def test_cameras_of_different_sizes_cannot_be_joined() -> None:
+    images = {"base": {"rgb": torch.zeros(1, 8, 8, 3)}, "hand": {"rgb": torch.zeros(1, 4, 6, 3)}}
+    task: Any = SimpleNamespace(_get_obs_sensor_data=lambda: images)
+    data: Any = None
+    with pytest.raises(ValueError, match=r"base 8 x 8, hand 4 x 6.*give all cameras one size, or use obs_layout='mani"):
+        observations.observation(task, observations.parse_modes("rgb"), {}, data)
 
 
 def test_segmentation_may_be_drawn_on_another_device_than_that_of_the_simulation() -> None:

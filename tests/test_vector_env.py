@@ -220,6 +220,46 @@ def test_an_int_seeds_the_episodes_of_the_batch(task: Any) -> None:
     assert np.array_equal(listed[2], envs.reset(seed=[9, 9, 3])[0][2]), "a seed for each env, reset or not"
 
 
+def test_seeds_may_be_a_tensor_also_for_some_environments(task: Any) -> None:
+    envs = TaskVectorEnv(task, autoreset_mode="Disabled")
+    wanted, _ = envs.reset(seed=[1, 2, 3])
+    seeds: Any = torch.tensor([1, 2, 3])
+    assert np.array_equal(envs.reset(seed=seeds)[0], wanted)
+    envs.reset(seed=9)
+    found, _ = envs.reset(seed=seeds, options={"reset_mask": np.array([True, False, True])})
+    assert np.array_equal(found[[0, 2]], wanted[[0, 2]])
+
+
+def test_the_first_reset_without_a_seed_draws_one(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise copies, and runs, would play the episodes of ManiSkill's own first seed."""
+    drawn: list[int] = []
+
+    def fresh() -> int:
+        drawn.append(70 + len(drawn))
+        return drawn[-1]
+
+    monkeypatch.setattr("mikasa_robo.vector.fresh_seed", fresh)
+    envs = TaskVectorEnv(task)
+    first, _ = envs.reset()
+    second, _ = envs.reset()
+    assert drawn == [70], "then each environment goes on"
+    assert np.array_equal(first, envs.reset(seed=70)[0])
+    assert np.array_equal(second, envs.reset()[0])
+    told = TaskVectorEnv(task)
+    told.reset(seed=3)
+    told.reset()
+    assert drawn == [70]
+
+    single_env = gym.make(ID, obs_mode="oracle", **SHORT)
+    monkeypatch.setattr("mikasa_robo.utils.wrappers.unbatch.fresh_seed", fresh)
+    one, other = UnbatchWrapper(single_env), UnbatchWrapper(single_env)
+    for env, seed in ((one, 71), (other, 72)):
+        start = env.reset()[0]["oracle"]
+        assert drawn[-1] == seed
+        assert np.array_equal(start, env.reset(seed=seed)[0]["oracle"])
+    single_env.close()
+
+
 def test_saved_states_go_to_the_environments_in_the_order_in_which_they_are_named(task: Any) -> None:
     envs = TaskVectorEnv(task, autoreset_mode="Disabled")
     task.reset(seed=1)

@@ -42,4 +42,4 @@ def _as_dict(obs: Any, info: dict[str, Any]) -> dict[str, Any]:
     """``obs`` if it is a dict, else a dict of it and of the prompt in ``info``."""
     if isinstance(obs, dict):
         return obs
-    return {"state": obs} | ({"prompt": info["prompt"]} if "prompt" in info else {})
+    return {"state": obs} | ({"prompt": info["prompt"].clone()} if "prompt" in info else {})

@@ -10,6 +10,7 @@ import numpy as np
 from mani_skill.envs.sapien_env import BaseEnv
 from torch import Tensor
 
+from mikasa_robo.core.seeds import fresh_seed
 from mikasa_robo.workers.nested import is_batched, map_leaves
 
 from .task_wrapper import TaskWrapper
@@ -35,6 +36,7 @@ class UnbatchWrapper(TaskWrapper):
     """
 
     base_class: ClassVar[type[Any]] = BaseEnv
+    _seeded = False
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -51,6 +53,10 @@ class UnbatchWrapper(TaskWrapper):
     def reset(
         self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        """Starts a new episode. Without a seed the first one is drawn at random, so that copies differ."""
+        if seed is None and not self._seeded:
+            seed = fresh_seed()
+        self._seeded = True
         obs, info = super().reset(seed, options)
         return _first(obs), _plain(info)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -20,12 +20,18 @@ _FLOOR, _GOAL, _AGENT = (90, 90, 90), (60, 180, 75), (255, 225, 25)
 
 class _Rules(Game):
     def __init__(
-        self, num_envs: int, corridor_length: int, goal_reward: float, penalty: float, distract_reward: float
+        self,
+        num_envs: int,
+        corridor_length: int,
+        goal_reward: float,
+        penalty: float | Literal["dense"],
+        distract_reward: float,
     ) -> None:
         super().__init__(num_envs)
         self.corridor_length = checks.integer("corridor_length", corridor_length, 1, 100_000)
         self.goal_reward = checks.number("goal_reward", goal_reward)
-        self.penalty = checks.number("penalty", penalty, high=0.0)
+        dense = -1.0 / self.corridor_length
+        self.penalty = dense if penalty == "dense" else checks.number("penalty", penalty, high=0.0)
         self.distract_reward = checks.number("distract_reward", distract_reward)
         self.observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = gym.spaces.Discrete(4)
@@ -95,7 +101,7 @@ class PassiveTMaze(SingleEnv):
     Args:
         corridor_length: Steps from the start to the junction.
         goal_reward: See Reward.
-        penalty: See Reward; at most 0. ``-1 / corridor_length`` gives the dense reward.
+        penalty: See Reward; at most 0. "dense" stands for ``-1 / corridor_length``.
         distract_reward: See Reward.
         render_mode: None or "rgb_array".
     """
@@ -104,7 +110,7 @@ class PassiveTMaze(SingleEnv):
         self,
         corridor_length: int = 10,
         goal_reward: float = 1.0,
-        penalty: float = 0.0,
+        penalty: float | Literal["dense"] = 0.0,
         distract_reward: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
@@ -119,7 +125,7 @@ class PassiveTMazeVector(BatchedEnv):
         num_envs: int = 1,
         corridor_length: int = 10,
         goal_reward: float = 1.0,
-        penalty: float = 0.0,
+        penalty: float | Literal["dense"] = 0.0,
         distract_reward: float = 0.0,
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,

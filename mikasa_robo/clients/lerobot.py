@@ -86,6 +86,12 @@ def _describe(task: str, obs: str, kwargs: str) -> TaskDescription:
     try:
         space = env.get_wrapper_attr("single_observation_space")
         parts: dict[str, Any] = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"state": space}
+        actions = env.get_wrapper_attr("single_action_space")
+        if not np.all((actions.low == -1.0) & (actions.high == 1.0)):
+            mode = env.get_wrapper_attr("control_mode")
+            raise ValueError(
+                f"control_mode={mode!r} takes actions outside of [-1, 1]: use a mode of deltas, such as 'pd_joint_delta_pos'"
+            )
         images = {}
         if "rgb" in parts:
             height, width, _ = parts["rgb"].shape
@@ -93,7 +99,7 @@ def _describe(task: str, obs: str, kwargs: str) -> TaskDescription:
         return TaskDescription(
             vectors={name: parts[part].shape for part, name in _raw_names(parts).items()},
             images=images,
-            action=env.get_wrapper_attr("single_action_space").shape,
+            action=actions.shape,
             fps=int(env.get_wrapper_attr("control_freq")),
             max_episode_steps=env.get_wrapper_attr("_max_episode_steps"),
         )
@@ -156,7 +162,7 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
         **kwargs: of the task, such as ``delay_steps`` and ``arm``; values that JSON can hold.
 
     Raises:
-        ValueError: there is no such task, or an argument is not known.
+        ValueError: there is no such task, an argument is not known, or actions are not in [-1, 1].
         TypeError: the task takes no such argument.
     """
 

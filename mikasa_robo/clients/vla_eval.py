@@ -28,6 +28,8 @@ FIRST_SEED = 2_000_000
 """Episode k of each task has the seed FIRST_SEED + k, as in `mikasa eval`."""
 ARM_JOINTS = 7
 OPEN = 1.0
+CONTROL_MODE = "pd_joint_delta_pos"
+"""What `MikasaBenchmark.get_action_spec` describes."""
 
 
 class MikasaBenchmark(StepBenchmark):
@@ -47,7 +49,7 @@ class MikasaBenchmark(StepBenchmark):
         env_kwargs: arguments of the tasks, such as ``{"arm": "held"}``.
 
     Raises:
-        ValueError: there is no such task, or ``obs`` has no images or no joints.
+        ValueError: there is no such task, ``obs`` has no images or no joints, or ``env_kwargs`` name another control mode.
     """
 
     _ALL_RECORD_FIELDS = frozenset({"reward", "done", "success", "fail"})
@@ -71,6 +73,9 @@ class MikasaBenchmark(StepBenchmark):
         parts = checked_obs(obs).split("+")
         if not {"rgb", "joints"} <= {part.strip() for part in parts}:
             raise ValueError(f"obs={obs!r}: give 'rgb+joints', or more parts; models get images and the robot's joints")
+        control_mode = (env_kwargs or {}).get("control_mode", CONTROL_MODE)
+        if control_mode != CONTROL_MODE:
+            raise ValueError(f"env_kwargs: control_mode={control_mode!r}: models give {CONTROL_MODE!r}; leave it out")
         self._tasks = task_ids("all" if tasks is None else ",".join(tasks))
         self._first_seed = first_seed
         self._kwargs = {"obs": obs, **self._backends, **(env_kwargs or {})}

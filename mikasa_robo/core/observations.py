@@ -141,7 +141,7 @@ class ObservedTask(Protocol):
 
 def always_observed(info: Mapping[str, Any], data: StepData) -> dict[str, Tensor]:
     """What ManiSkill's ``extra`` holds in every mode: the TCP pose (N, 7) and the prompt, if the task has one."""
-    return {"tcp_pose": data.tcp, **({"prompt": info["prompt"]} if "prompt" in info else {})}
+    return {"tcp_pose": data.tcp, **({"prompt": info["prompt"].clone()} if "prompt" in info else {})}
 
 
 def episode_time(elapsed: Tensor, horizon: int) -> Tensor:
@@ -217,14 +217,21 @@ def observation(task: ObservedTask, modes: ObservationModes, info: Mapping[str, 
         data: the simulation at this moment.
 
     Raises:
-        ValueError: there would be nothing to observe.
+        ValueError: there would be nothing to observe, or images of different sizes would have to be joined.
     """
     vectors = _vectors(task, modes, info, data)
     if modes.layout == "maniskill":
         return nested_observation(task, modes, vectors, data)
     if modes.images:
-        cameras = task._get_obs_sensor_data().values()
-        vectors |= {name: torch.cat([textures[name] for textures in cameras], dim=-1) for name in modes.images}
+        cameras = task._get_obs_sensor_data()
+        sizes = {name: tuple(textures[modes.images[0]].shape[1:3]) for name, textures in cameras.items()}
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} {height} x {width}" for name, (height, width) in sizes.items())
+            raise ValueError(
+                f"the cameras have different sizes ({told}), and a flat observation joins their images: give all cameras "
+                "one size, or use obs_layout='maniskill'"
+            )
+        vectors |= {name: torch.cat([textures[name] for textures in cameras.values()], dim=-1) for name in modes.images}
     if not vectors:
         raise ValueError("obs_mode='prompt': this task has no prompt, so there would be nothing to observe")
     return vectors
@@ -262,9 +269,9 @@ def _vectors(task: ObservedTask, modes: ObservationModes, info: Mapping[str, Any
     if "time" in modes.parts:
         obs["time"] = episode_time(data.elapsed, task.horizon)
     if "oracle" in modes.parts:
-        obs["oracle"] = info["oracle_info"].to(torch.float32)
+        obs["oracle"] = info["oracle_info"].to(torch.float32, copy=True)
     if "prompt" in info:
-        obs["prompt"] = info["prompt"]
+        obs["prompt"] = info["prompt"].clone()
     return obs
 
 

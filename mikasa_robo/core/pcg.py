@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+
+Entropy: TypeAlias = Sequence[int] | np.random.SeedSequence
+"""What a generator starts with, as ``numpy.random.default_rng`` takes it."""
 
 MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
 WORDS, WORD_BITS = 4, 32
@@ -42,15 +46,15 @@ class BatchedPCG64:
         """(N, 8) int64, a copy: each generator's state, then its increment."""
         return torch.cat([self._state, self._increment], dim=1)
 
-    def seed(self, index: Tensor, entropy: Sequence[Sequence[int]], drawn: Sequence[int] | None = None) -> None:
-        """Starts the generators ``index`` (b,) as ``default_rng(SeedSequence(e))`` does, for each e of ``entropy``.
+    def seed(self, index: Tensor, entropy: Sequence[Entropy], drawn: Sequence[int] | None = None) -> None:
+        """Starts the generators ``index`` (b,) as ``numpy.random.default_rng(e)`` does, for each e of ``entropy``.
 
         Args:
             index: (b,) generators.
             entropy: b seeds.
             drawn: how many numbers each is to skip; None: 0.
         """
-        fresh = [np.random.PCG64(np.random.SeedSequence(e)) for e in entropy]
+        fresh = [np.random.PCG64(e) for e in entropy]
         for generator, numbers in zip(fresh, drawn or (), strict=False):
             generator.advance(numbers)
         states = [generator.state["state"] for generator in fresh]

@@ -21,7 +21,7 @@ from torch import Tensor
 from mikasa_robo.sim.call_arguments import RESET_OPTIONS, checked_options
 from mikasa_robo.sim.env import BatchedSimMixin
 
-from .pcg import BatchedPCG64
+from .pcg import BatchedPCG64, Entropy
 from .sampling import Uniforms
 
 Seed: TypeAlias = int | Sequence[int | tuple[int, ...]]
@@ -56,6 +56,20 @@ def episode_key(seed: int) -> Key:
         return seed, 0, 0
     rest, k = divmod(seed - NAMED, 2**_EPISODE_BITS)
     return *divmod(rest, 2**_INDEX_BITS), k
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system's random numbers, below 2**32."""
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def _entropy(seed: int, env: int) -> Entropy:
+    """What the generator of environment ``env`` starts with; different for each pair."""
+    if seed < 2**32:
+        return seed, env
+    # numpy joins the 32-bit words of all numbers, and those of a larger seed can be a small seed and an environment. A spawn
+    # key comes after at least four words.
+    return np.random.SeedSequence(seed, spawn_key=(env,))
 
 
 def episode_keys(seed: Seed, index: Sequence[int]) -> list[Key]:
@@ -154,7 +168,8 @@ class SeededEnv(BatchedSimMixin):
             seed: an int: environment i gets the i-th episode of this seed, whatever ``num_envs`` is. A list with one seed
                 for each environment being reset: each gets the episode that a single environment would get with that
                 seed; a pair (s, i) in it stands for the i-th episode of the seed s. None: each environment goes on with
-                its own generator. A seed may also be the name of an episode; see `episode_name`.
+                its own generator, which ManiSkill starts with the same seed in every process. A seed may also be the
+                name of an episode; see `episode_name`.
             options: ManiSkill's; ``{"env_idx": (b,) ints or (N,) bools}`` names the environments to reset.
 
         Returns:
@@ -170,7 +185,7 @@ class SeededEnv(BatchedSimMixin):
         index = options.get("env_idx", torch.arange(self.num_envs, device=self.device))
         if seed is not None:
             keys = episode_keys(seed, index.tolist())
-            self._generators.seed(index, [(s, i) for s, i, _ in keys])
+            self._generators.seed(index, [_entropy(s, i) for s, i, _ in keys])
             self._episodes_since[index] = -1
             for env, key in zip(index.tolist(), keys, strict=True):
                 self._keys[env] = key
@@ -194,7 +209,7 @@ class SeededEnv(BatchedSimMixin):
         if late:
             self._generators.seed(
                 torch.tensor(late, device=self.device),
-                [self._keys[env][:2] for env in late],
+                [_entropy(*self._keys[env][:2]) for env in late],
                 [self._to_skip[env] * columns for env in late],
             )
         self._to_skip.clear()

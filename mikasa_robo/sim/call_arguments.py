@@ -67,7 +67,9 @@ def checked_action(action: Any, shape: tuple[int, ...], num_envs: int) -> Any:
 
 
 def _without_gradient(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    return value.clone() if value.is_inference() else value.detach()  # controllers keep it, and write into it later
 
 
 def checked_options(options: Any, known: Collection[str] | None = None) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import gymnasium as gym
 import mani_skill.render.utils as render_utils
@@ -53,6 +53,26 @@ DEBUG_VARIABLE = "MIKASA_SIM_DEBUG"
 RobotVisuals = Literal["auto", "stock", "low_poly"]
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def outside_inference_mode(method: _Method) -> _Method:
+    """Let a method make usual tensors, also in a block of ``torch.inference_mode()``.
+
+    The simulation keeps tensors and writes into them later. Outside of such a block torch refuses that for those that were
+    made inside.
+    """
+
+    @functools.wraps(method)
+    def usual(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return method(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return method(*args, **kwargs)
+
+    return cast("_Method", usual)
+
+
 class BatchedSimMixin(BaseEnv):
     """Makes ``sim_backend="physx_cpu"`` take any ``num_envs``; a base class to put before a ManiSkill task class.
 
@@ -87,6 +107,7 @@ class BatchedSimMixin(BaseEnv):
     _simulated = False
     _renewal: SceneRenewal | None = None
 
+    @outside_inference_mode
     def __init__(
         self,
         *args: Any,
@@ -254,6 +275,7 @@ class BatchedSimMixin(BaseEnv):
             self._push_targets()
         super()._before_simulation_step()
 
+    @outside_inference_mode
     def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """ManiSkill's step, for any array of numbers; the action's gradient is ignored.
 
@@ -287,6 +309,7 @@ class BatchedSimMixin(BaseEnv):
         self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 
+    @outside_inference_mode
     def reset(
         self, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -398,6 +421,7 @@ class BatchedSimMixin(BaseEnv):
         self._require_open()
         return super().get_state_dict()
 
+    @outside_inference_mode
     def set_state_dict(self, state: dict[str, Any], env_idx: Tensor | None = None) -> None:
         """Sets the state of the simulation, of all envs or of those in ``env_idx``."""
         self._require_open()
