@@ -47,7 +47,7 @@ import mikasa_base  # registers the environments
 
 env = gym.make("MemoryLength-v0", memory_length=30, num_bits=2)  # or a preset: MemoryLengthEasy-v0, -Medium-, -Hard-
 envs = gym.make_vec("MemoryLength-v0", num_envs=1024)  # one numpy environment, for families marked "batched"
-envs = gym.make_vec("MemoryLength-v0", num_envs=8, vectorization_mode="async", vector_kwargs={{"context": "spawn"}})
+envs = gym.make_vec("MemoryLength-v0", num_envs=8, vectorization_mode="async")  # processes, for every family
 ```
 
 Environment i of a batch that is reset with seed s plays the same episode as a single environment that is reset with seed

@@ -152,7 +152,7 @@ def _digit_streams() -> Iterator[StreamRow]:
     for suffix, order in _ORDERS.items():
         yield StreamRow(
             name=f"permuted-digits{suffix}",
-            summary="ten digits; each task shuffles the pixels in its own way",
+            summary="ten digits; all tasks but the first shuffle the pixels, each in its own way",
             tasks=tuple(f"permuted-digits-{i}" for i in order),
             network="residual-mlp",
             steps=300,
@@ -217,7 +217,7 @@ def _nav_streams() -> Iterator[StreamRow]:
         changes = "doors" if name[1] == "T" else "doors and the height of hedges"
         yield StreamRow(
             name=name,
-            summary=f"cloned demonstrations in four mazes of {_maze_of(name, '')}; {changes} change",
+            summary=f"cloned demonstrations in mazes of {_maze_of(name, '')}; {changes} change",
             tasks=tuple(_maze_of(name, end) for end in ends.split()),
             network="hgcbc",
             steps=5000,
