@@ -6,14 +6,12 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import json
 import math
 import operator
 import os
-import shlex
 import time
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -21,6 +19,8 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin,
 import tyro
 
 from mikasa_robo.deprecation import renamed_attributes
+
+from .option_words import ArgumentError, read_env_kwargs, read_kwargs
 
 __all__ = [
     "ArgumentError",
@@ -36,26 +36,6 @@ __all__ = [
     "world_size",
 ]
 
-OPTION_OF = {
-    "obs_mode": "--obs",
-    "sim_backend": "--sim-backend",
-    "control_mode": "--control-mode",
-    "reward_mode": "--reward-mode",
-    "num_envs": "--num-envs",
-}
-"""Arguments of environments that have an option of their own."""
-SET_BY_TRAINING = (
-    "id",
-    "render_mode",
-    "max_episode_steps",
-    "vectorization_mode",
-    "vector_kwargs",
-    "autoreset_mode",
-    "wrappers",
-    "disable_env_checker",
-    "reconfiguration_freq",
-)
-"""Arguments of environments that training sets itself, or needs at their defaults."""
 OF_SOME_ALGORITHMS = ("critic_obs", "success_worth", "potential_shaping", "curriculum_share")
 """Fields of `CommonArgs` that training reads, and only some algorithms offer."""
 
@@ -66,10 +46,6 @@ MOST_SEED = 2**32 - 1
 """NumPy's and some environments' limit."""
 MOST_THREADS = 1024
 MOST_WORKERS_PER_CORE = 16
-
-
-class ArgumentError(ValueError):
-    """An argument cannot be used; the message names it, its value and the fix."""
 
 
 def changed_option(saved: Any, asked: Any) -> str | None:
@@ -134,61 +110,6 @@ def require_buffer_to_resume(args: Any) -> None:
             "--exact-resume needs the buffer in the checkpoints, and --no-checkpoint-buffer, or the preset, leaves it out; "
             "add --checkpoint-buffer, or leave --exact-resume out"
         )
-
-
-def read_kwargs(words: Sequence[str], option: str) -> dict[str, Any]:
-    """Keyword arguments from words NAME=VALUE. Values that are valid JSON are parsed as JSON, others are strings.
-
-    >>> read_kwargs(["arm=held", "delay_steps=20"], "--env-kwargs")
-    {'arm': 'held', 'delay_steps': 20}
-
-    Raises:
-        ArgumentError: a word is not NAME=VALUE, or a name is given twice. The message begins with ``option``.
-    """
-    kwargs: dict[str, Any] = {}
-    for word in words:
-        name, sign, text = word.partition("=")
-        if not sign or not name.isidentifier():
-            raise ArgumentError(f"{option} {word} is not NAME=VALUE; write for example arm=held delay_steps=20")
-        if name in kwargs:
-            raise ArgumentError(f"{option} {word}: {name} is given twice; remove one")
-        try:
-            kwargs[name] = json.loads(text)
-        except ValueError:
-            kwargs[name] = text
-    return kwargs
-
-
-def write_kwargs(kwargs: Mapping[str, Any]) -> str:
-    """What to type so that `read_kwargs` reads these arguments, quoted for a shell.
-
-    >>> write_kwargs({"arm": "held", "spans": [1.0, 4.0]})
-    "arm=held 'spans=[1.0, 4.0]'"
-    """
-    return " ".join(shlex.quote(f"{name}={_value_word(value)}") for name, value in kwargs.items())
-
-
-def _value_word(value: Any) -> str:
-    if isinstance(value, str):
-        try:
-            json.loads(value)
-        except ValueError:
-            return value
-    return json.dumps(value)
-
-
-def read_env_kwargs(words: Sequence[str], option: str = "--env-kwargs") -> dict[str, Any]:
-    """`read_kwargs` for ``--env-kwargs`` and ``--train-env-kwargs``.
-
-    Refuses arguments that have an option of their own or that training sets.
-    """
-    kwargs = read_kwargs(words, option)
-    for name, word in zip(kwargs, words, strict=True):
-        if name in OPTION_OF:
-            raise ArgumentError(f"{option} {word}: use {OPTION_OF[name]}")
-        if name in SET_BY_TRAINING:
-            raise ArgumentError(f"{option} {word}: training sets {name} itself; leave it out")
-    return kwargs
 
 
 _Args = TypeVar("_Args", bound="CommonArgs")
@@ -272,7 +193,7 @@ class CommonArgs:
     learning_rate: float = 3e-4
     """Step size of the optimizer."""
     anneal_lr: bool = True
-    """Decrease the learning rate linearly to 0 over the run. That of PPO's read-out of --oracle-weight stays."""
+    """Decrease the learning rate linearly to 0 over the run. The read-out of PPO's --oracle-weight keeps its own."""
     normalize_obs: bool = True
     """Normalise observations by their running mean and standard deviation, which the checkpoint holds."""
     init_log_std: float = -0.5

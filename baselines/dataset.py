@@ -9,6 +9,7 @@ The loss, the network and the updates are those of `dagger`; only the episodes c
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 from mikasa_robo.data.store import DataError
 
-from .arguments import ArgumentError, CommonArgs, read_env_kwargs, write_kwargs
+from .arguments import ArgumentError, CommonArgs, read_env_kwargs
 from .dagger import BC, Rollout
 from .dagger_arguments import BCArgs
 from .episodes import Episode, EpisodeCutter
 from .imitation import OBS
 from .loggers import EpisodeStats
+from .option_words import kwargs_words
 from .protocol import Setup
 from .spaces import Obs, ObservationLayout
 
@@ -58,16 +60,15 @@ class DatasetBC(BC):
             episodes = read_dataset(Path(args.dataset), args, parts, self.task)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
-        self._encoded = False
-        """Whether the episodes of the dataset have features in place of images, where the image encoders are fixed."""
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See `Imitation.rollout`; from a dataset, steps drawn at random, which tell what observations look like."""
         if not self.recorded:
             return super().rollout(env, obs, stats)
-        if self.images_fixed and not self._encoded:
+        if self.images_fixed and any(
+            f"{OBS}{part.name}" in self.buffer.episodes[0] for part in self.network.layout.images
+        ):
             self.fix_images()  # after --init-from: its weights came when the dataset had been read
-            self._encoded = True
         n, steps = env.num_envs, self.args.num_steps
         episodes = list(self.buffer.episodes)
         device = self.generator.device
@@ -116,7 +117,7 @@ def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Datase
     own = {name: value for name, value in info.env_kwargs.items() if name not in GENERAL}
     asked = json.loads(json.dumps(read_env_kwargs(args.env_kwargs)))
     if {"arm": "free", **own} != {"arm": "free", **asked}:
-        words = write_kwargs(own)
+        words = shlex.join(kwargs_words(own))
         fix = f"use --env-kwargs {words}" if own else "leave --env-kwargs out"
         raise ArgumentError(f"--dataset {folder} was recorded with {words or 'no arguments of the task'}; {fix}")
     try:

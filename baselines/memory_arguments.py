@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import tyro
 
 from .arguments import ArgumentError, CommonArgs, read_kwargs
+from .option_words import option_words
 from .registry import MEMORIES, get_memory
 
 __all__ = ["MemoryArgs", "MemoryName", "named_memory_errors"]
@@ -24,14 +25,17 @@ class MemoryArgs(CommonArgs):
     """What every algorithm with a choice of memories has. List it after other base classes: its copies of
     their fields' defaults would hide theirs."""
 
+    size_field: ClassVar[str] = "memory_size"
+    """The field of a subclass that holds the width of the memory."""
+
     memory: MemoryName = "gru"
     memory_kwargs: tuple[str, ...] = ()
     """Options of the memory as NAME=VALUE, such as frames=8 for frame-stack; docs/baselines.md lists them."""
 
     @property
     def hidden_size(self) -> int:
-        """Width of the memory: the field ``memory_size`` of a subclass, unless that calls it otherwise."""
-        size: int = getattr(self, "memory_size")  # noqa: B009  a field here would be one of ppo-lstm too
+        """Width of the memory."""
+        size: int = getattr(self, self.size_field)
         return size
 
     @property
@@ -47,9 +51,9 @@ class MemoryArgs(CommonArgs):
         """
         kwargs = read_kwargs(self.memory_kwargs, "--memory-kwargs")
         if "hidden_size" in kwargs:
-            option = "--lstm-size" if hasattr(self, "lstm_size") else "--memory-size"
             size = kwargs["hidden_size"]
-            raise ArgumentError(f"--memory-kwargs hidden_size={size} cannot be used; use {option} {size}")
+            instead = " ".join(option_words(self.size_field, size))
+            raise ArgumentError(f"--memory-kwargs hidden_size={size} cannot be used; use {instead}")
         return kwargs
 
     def check(self) -> None:

@@ -313,13 +313,10 @@ class PPOLSTMArgs(RecurrentPPOArgs):
     algorithm: ClassVar[str] = "ppo-lstm"
     default_network: ClassVar[str] = "lstm"
 
+    size_field: ClassVar[str] = "lstm_size"
+
     lstm_size: int = 128
     """Width of the LSTM, or of the memory in its place."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the memory."""
-        return self.lstm_size
 
     @property
     def run_name(self) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .arguments import ArgumentError, CommonArgs, write_kwargs
+from .arguments import ArgumentError, CommonArgs
 from .checkpoints import read_policy
 from .critics import CRITIC_STATE
 from .files import find_policy_file
+from .option_words import kwargs_words, option_words
 from .policy_network import PolicyNetwork
 from .registry import RegistryError, get_network
 from .spaces import ObservationLayout
@@ -135,18 +136,11 @@ def _advice(name: str, value: Any, network: Any, args: CommonArgs) -> str:
         except RegistryError:
             return ""
         return f"; add --network {value}" if fits else ""
-    name = "lstm_size" if name == "memory_size" and args.algorithm == "ppo-lstm" else name
+    name = getattr(args, "size_field", name) if name == "memory_size" else name
     if name not in args.to_dict():
         return ""
-    option = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"; add --{'' if value else 'no-'}{option}"
     if value is None:
-        value = type(args).__dataclass_fields__[name].default  # the policy is older than this option
-    if value is None or value is MISSING:
+        value = getattr(type(args)(), name)  # the policy is older than this option
+    if value in (None, [], (), {}):
         return ""
-    if isinstance(value, dict):
-        words = write_kwargs(value)
-    else:
-        words = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return f"; add --{option} {words}" if words else ""
+    return f"; add {shlex.join(option_words(name, kwargs_words(value) if isinstance(value, dict) else value))}"

@@ -210,7 +210,7 @@ def test_when_and_how_long_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dataset_becomes_features_where_the_policy_came_after_it() -> None:
     one: Any = object.__new__(DatasetBC)
     one.args, one.network, one.generator = SimpleNamespace(num_steps=3), policy(), torch.Generator()
-    one.recorded, one.images_fixed, one._encoded = True, True, False
+    one.recorded, one.images_fixed = True, True
     one.buffer = EpisodeBuffer(10)
     one.buffer.episodes.extend(episodes(4))
     batch = one.rollout(SimpleNamespace(num_envs=2), {}, EpisodeStats())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mikasa_robo.baselines.option_words import option_words
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm
 from mikasa_robo.env_ids import EnvIdError, split_env_id
 
@@ -79,7 +80,7 @@ class PlannedRun:
         fixed: dict[str, Any] = {"env_id": self.env_id, "seed": self.seed, "run_dir": run_dir}
         if self.variant is not None:
             fixed["variant"] = self.variant
-        return [word for name, value in {**fixed, **self.options}.items() for word in _words(name, value)]
+        return [word for name, value in {**fixed, **self.options}.items() for word in option_words(name, value)]
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,6 @@ class Plan:
     out: Path
     runs: tuple[PlannedRun, ...]
     retries: int = 2
-
-
-def _words(name: str, value: Any) -> list[str]:
-    option = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{option}" if value else f"--no-{option}"]
-    return [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium as gym
 import mani_skill.render.utils as render_utils
@@ -35,6 +35,7 @@ from .controllers import (
     single_agents,
 )
 from .gpu_library import load_library
+from .inference_mode import outside_inference_mode
 from .make_arguments import (
     CAMERA_ARGUMENTS,
     OPTIONAL,
@@ -51,26 +52,6 @@ from .stepping import default_threads
 
 DEBUG_VARIABLE = "MIKASA_SIM_DEBUG"
 RobotVisuals = Literal["auto", "stock", "low_poly"]
-
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def outside_inference_mode(method: _Method) -> _Method:
-    """Let a method make usual tensors, also in a block of ``torch.inference_mode()``.
-
-    The simulation keeps tensors and writes into them later. Outside of such a block torch refuses that for those that were
-    made inside.
-    """
-
-    @functools.wraps(method)
-    def usual(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_inference_mode_enabled():
-            return method(*args, **kwargs)
-        with torch.inference_mode(False), torch.no_grad():
-            return method(*args, **kwargs)
-
-    return cast("_Method", usual)
 
 
 class BatchedSimMixin(BaseEnv):
