@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # these load torch, and `--help` must not
     from .distributed import DistContext
     from .environments import EnvFactory
 
-__all__ = ["env_factory", "main", "parse_args"]
+__all__ = ["env_factory", "main", "parse_args", "refuse_robot_options"]
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
             shlex.join(chosen.train_env_kwargs),
             f" in the first {chosen.curriculum_share:.0%} of the steps" if chosen.curriculum_share < 1 else "",
         )
-    _refuse_robot_options(chosen)
+    refuse_robot_options(chosen)
     return chosen
 
 
@@ -188,7 +188,7 @@ def _fitting_network(preset: dict[str, Any], as_args: CommonArgs, network: str) 
     return {name: value for name, value in preset.items() if name not in left_out}
 
 
-def _refuse_robot_options(args: CommonArgs) -> None:
+def refuse_robot_options(args: CommonArgs) -> None:
     """Raise ArgumentError for an option that does nothing in an environment that is no robot task."""
     from .environments import is_robot_task
 

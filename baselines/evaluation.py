@@ -40,6 +40,7 @@ __all__ = [
     "play_rounds",
     "record_video",
     "torch_threads",
+    "whole_rounds",
     "wilson_interval",
 ]
 
@@ -236,6 +237,16 @@ def play_rounds(
             if running is not None:
                 outcomes.update(_outcomes(totals, chosen, running))
         yield
+
+
+def whole_rounds(indices: Sequence[int], num_envs: int, episodes: int) -> list[int]:
+    """The episodes of the rounds that ``indices`` are in.
+
+    ManiSkill's own tasks draw a whole batch from the seed of its first environment, so that an episode can only be played
+    again together with its round.
+    """
+    rounds = sorted({k // num_envs for k in indices})
+    return [k for number in rounds for k in range(number * num_envs, min((number + 1) * num_envs, episodes))]
 
 
 def _outcomes(totals: EpisodeTotals, chosen: Sequence[int], running: Tensor) -> dict[int, Outcome]:

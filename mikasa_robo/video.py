@@ -31,6 +31,9 @@ class VideoWriter:
         fps: frames per second.
         hold: how many more frames the last image stays.
         overwrite: replace a file that exists; otherwise `finish` raises FileExistsError.
+
+    Raises:
+        ValueError: the name of the file does not end with .mp4.
     """
 
     def __init__(self, path: Path, fps: int = FPS, *, hold: int = 0, overwrite: bool = False) -> None:
@@ -38,8 +41,14 @@ class VideoWriter:
 
         self.path = path
         self._hold, self._overwrite = hold, overwrite
+        if path.suffix.lower() != ".mp4":
+            raise ValueError(f"the video {path} cannot be written: it is an MP4, so its name has to end with .mp4")
         self._partial = PartialFile(path)
-        self._writer: Any = imageio.get_writer(self._partial.path, format="FFMPEG", fps=fps, macro_block_size=2)
+        try:
+            self._writer: Any = imageio.get_writer(self._partial.path, format="FFMPEG", fps=fps, macro_block_size=2)
+        except BaseException:
+            self._partial.close()
+            raise
         self._last: Images | None = None
 
     def add(self, image: Images) -> None:

@@ -40,6 +40,17 @@ fi
 # ---- Python -----------------------------------------------------------------------------------------------------------
 python="${PYTHON:-python3}"
 command -v "$python" >/dev/null || fail "'$python' does not exist; install Python 3.10, 3.11 or 3.12, or set PYTHON to its path"
+# PYTHON decides only what a new .venv is made from. One that is there is not replaced: somebody may have installed things in it.
+version='import sys; print("%d.%d" % sys.version_info[:2])'
+if [[ -x "$venv/bin/python" ]] && has="$("$venv/bin/python" -c "$version" 2>/dev/null)"; then
+  case "$has" in
+    3.10 | 3.11 | 3.12) ;;
+    *) fail "$venv is of Python $has; move it away, and set PYTHON to an interpreter of version 3.10, 3.11 or 3.12" ;;
+  esac
+  if [[ -n "${PYTHON:-}" && "$has" != "$("$python" -c "$version")" ]]; then
+    fail "$venv is of Python $has, and PYTHON=$PYTHON is another version; move $venv away, or leave PYTHON out"
+  fi
+fi
 fingerprint="$(cat "$root/pyproject.toml" "$root/constraints.txt" "${BASH_SOURCE[0]}" | cksum) $root"
 
 if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$fingerprint" ]]; then

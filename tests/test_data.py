@@ -412,6 +412,14 @@ def test_show(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "show.png exists" in capsys.readouterr().err
 
 
+def test_what_others_wrote_does_not_control_the_terminal(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mikasa_robo.tools.data_table.describe", lambda dataset: ["task \x1b[2J cleared"])
+    assert data.main(["show", str(copy), "--no-figure"]) == 0
+    assert capsys.readouterr().out == "task ?[2J cleared\n"
+
+
 def test_export(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 2
     assert "Lines exists already" in capsys.readouterr().err

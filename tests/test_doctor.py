@@ -115,6 +115,13 @@ def test_a_crash_is_a_finding(python: MakePython, capsys: pytest.CaptureFixture[
     assert [checks[name].ok for name in ("torch and SAPIEN", "rendering on CPU", "state mode")] == [False] * 3
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
+def test_files_in_the_current_folder_hide_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('not the json you want')")
+    monkeypatch.chdir(tmp_path)
+    assert doctor._run("import json; print(json.dumps(1))") == (None, "1\n")
+
+
 def test_a_check_that_hangs_is_a_finding(python: MakePython, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_TIMEOUT", 0.3)
     python("exec sleep 30")

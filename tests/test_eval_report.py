@@ -28,10 +28,11 @@ from tool_helpers import OWN_ID, OWN_MODULE, own_task, save_untrained
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import CommonArgs
-from mikasa_robo.baselines.checkpoints import CheckpointError
+from mikasa_robo.baselines.checkpoints import CheckpointError, save_policy
 from mikasa_robo.baselines.environments import make_gymnasium_env
-from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
+from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy, RecurrentActorCritic
 from mikasa_robo.baselines.registry import get_algorithm
+from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
 from mikasa_robo.tools.env_ids import OptionError
@@ -260,6 +261,37 @@ def test_different_tasks_are_not_averaged(runs: Path, recurrent: Path, tmp_path:
         evaluate_checkpoints(Args((*checkpoints(runs, 1), recurrent), out=tmp_path / "e.json"), make_factory=reach)
 
 
+def test_different_memories_are_not_averaged(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    env = make_gymnasium_env(1, None, env_id="MemoryLengthEasy-v0")
+    layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
+    network, args_type = RecurrentActorCritic(layout, action, (8,), 8, (8,)), get_algorithm("ppo").load().args_type
+    paths = []
+    for seed, changes in enumerate(
+        (
+            {"memory": "gru"},
+            {"memory": "lstm"},
+            {"memory": "gru", "variant": "mine"},
+            {"memory": "gru", "init_from": "p"},
+        )
+    ):
+        paths.append(tmp_path / f"{seed}.pt")
+        save_policy(paths[-1], network, args_type(env_id="MemoryLengthEasy-v0", seed=seed, **changes), step=0)
+    for other, message in (
+        (1, r"has memory gru, and .*1\.pt has lstm; evaluate them one by one"),
+        (2, r"has variant None, and .*2\.pt has mine; evaluate"),
+        (3, r"has name ppo gru, and .*3\.pt has ppo gru \(warm start\); evaluate"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            evaluate_checkpoints(Args((paths[0], paths[other]), out=tmp_path / "e.json"))
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_a_backend_is_for_robot_tasks(recurrent: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="--sim-backend foo is for robot tasks, and MemoryLengthEasy-v0 is none"):
+        evaluate_checkpoints(Args((recurrent,), sim_backend="foo", out=tmp_path / "e.json"))
+
+
 def test_no_file_is_overwritten_and_no_code_is_run(runs: Path, tmp_path: Path) -> None:
     kept = tmp_path / "mine.json"
     kept.write_text("mine")
@@ -479,6 +511,7 @@ def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, t
         ({"episodes": 0}, "broken: it has 0 episodes, which"),
         ({"success_once": math.nan}, "broken: it has success_once nan, which"),
         ({"return": -math.inf}, "broken: it has return -inf, which"),
+        ({"episodes": 10**400}, "broken: it has over 1,000,000,000,000,000 episodes, which"),
     ],
 )
 def test_impossible_numbers_are_a_problem(changes: dict[str, Any], message: str, runs: Path, tmp_path: Path) -> None:
@@ -491,6 +524,38 @@ def test_impossible_numbers_are_a_problem(changes: dict[str, Any], message: str,
     for seed in (1, 2):
         assert cells(report, f"`{tmp_path / 'runs' / str(seed)}`")[1].startswith(message)
     assert "No finished run was found." in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training_steps": 10**400}, "broken: it has over 1,000,000,000,000,000 training steps, which"),
+        ({"seed": -1}, "broken: it has -1 as its seed, which"),
+        ({"env_id": " "}, "broken: its env_id is empty"),
+    ],
+)
+def test_one_broken_run_leaves_the_report_of_the_others(
+    changes: dict[str, Any], message: str, runs: Path, tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        shutil.copytree(runs / f"seed-{seed}", tmp_path / "runs" / str(seed))
+    (tmp_path / "runs" / "2" / "final_eval.json").write_text(json.dumps(final(runs, 2) | changes))
+    collection = collect([tmp_path / "runs"])
+    collection.keep(["RememberColor3-v0"])
+    report = write_report(collection, tmp_path / "report")
+    assert [run.seed for run in collection.runs] == [1]
+    assert cells(report, f"`{tmp_path / 'runs' / '2'}`")[1].startswith(message)
+
+
+def test_runs_behind_links_count(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(runs / "seed-1", tmp_path / "runs" / "here")
+    (tmp_path / "runs" / "there").symlink_to(runs / "seed-2", target_is_directory=True)
+    (tmp_path / "runs" / "again").symlink_to(runs / "seed-2", target_is_directory=True)
+    (tmp_path / "runs" / "here" / "loop").symlink_to(tmp_path / "runs", target_is_directory=True)
+    collection = collect([tmp_path / "runs"])
+    assert sorted(run.seed for run in collection.runs) == [1, 2]
+    assert collection.problems == []
 
 
 def test_a_broken_run_neither_replaces_another_nor_is_replaced(runs: Path, tmp_path: Path) -> None:

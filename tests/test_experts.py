@@ -446,6 +446,9 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
         (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
         (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm"),
+        (["--env-id", "RememberColor3-v0", "--video", str(tmp_path / "clip")], "clip is no MP4"),
+        (["--env-id", "RememberColor3-v0", "--video", str(tmp_path / "clip.webm")], "name that ends with .mp4"),
+        (["--env-id", "RememberColor3-v0", "--policy", "memoryless", "--k", "3"], "--k 3 is for --policy window"),
         (
             ["--env-id", "RememberColor3-v0", "--policy", "mean-velocity", "--num-envs", "1"],
             "--policy mean-velocity with --env-id RememberColor3-v0: MeanVelocity needs the skill of Intercept",

@@ -137,6 +137,13 @@ def test_sampled_actions_play_again_as_such(
         (lambda c: c["settings"].pop("sim_backend"), "its settings have no sim_backend"),
         (lambda c: c["settings"].update(env_kwargs=[3]), "its settings have env_kwargs that are no list of NAME=VALUE"),
         (lambda c: c["settings"].update(obs=3), "its settings have obs of type int, not str"),
+        (
+            lambda c: c["runs"].append(
+                {**c["runs"][0], "sha256": None, "seed": 2, "args": {**c["runs"][0]["args"], "variant": "mine"}}
+            ),
+            r"runs\[1\] is of mine, and runs\[0\] of ppo-lstm; evaluate them one by one",
+        ),
+        (lambda c: c["runs"][0]["args"].update(env_kwargs=[], memory="gru", memory_kwargs=3), "args that no training"),
         (lambda c: c["runs"].append(c["runs"][0]), r"runs\[0\] and runs\[1\] have the same sha256"),
         (
             lambda c: c["runs"].append({**c["runs"][0], "sha256": "0" * 64}),
@@ -152,6 +159,42 @@ def test_a_file_that_was_changed_is_found(change: Callable[[Content], object], m
     problems = find_problems(changed(file, change, signed=True))
     with pytest.raises(AssertionError, match=message):
         assert not problems, "\n".join(problems)
+
+
+def test_of_a_task_of_maniskill_whole_rounds_are_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It draws all episodes of a batch from the seed of the first."""
+    policy = save_untrained(tmp_path / "p.pt", "PickCube-v1", 42)
+    out = tmp_path / "e.json"
+    evaluate_checkpoints(Args((policy,), episodes=5, num_envs=3, out=out))
+    for chosen in ([1], [4], [0, 3]):
+        monkeypatch.setattr("random.sample", lambda population, k, chosen=chosen: chosen)
+        assert main(["check", str(out), "--episodes", str(len(chosen))]) == 0, capsys.readouterr().out
+        assert f"episodes {', '.join(map(str, chosen))} of 1 policies" in capsys.readouterr().out
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps(changed(out, lambda c: c.update(num_envs=10**9), signed=True)))
+    assert main(["check", str(forged)]) == 2
+    assert "its num_envs is 1000000000, not from 1 to 5; give --episodes 0" in capsys.readouterr().err
+
+
+def test_what_others_wrote_does_not_control_the_terminal(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "ppo\x1b[2Jcleared\x07"
+    path = tmp_path / "evil.json"
+    path.write_text(json.dumps(changed(file, lambda c: c.update(algorithm=evil), signed=True)))
+    assert main(["show", str(path)]) == 0
+    assert "ppo?[2Jcleared?" in capsys.readouterr().out
+    path.write_text(json.dumps(changed(file, lambda c: c["settings"].update(env_kwargs=[evil]), signed=True)))
+    assert main(["check", str(path)]) == 1
+    told = capsys.readouterr()
+    assert (told.out + told.err).replace("\n", "").isprintable()
+
+
+def test_a_backend_is_for_robot_tasks(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(file), "--sim-backend", "foo"]) == 2
+    assert "--sim-backend foo is for robot tasks" in capsys.readouterr().err
 
 
 def test_results_that_were_made_up_are_found_by_playing_again(

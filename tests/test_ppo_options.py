@@ -36,7 +36,7 @@ from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.tools import evaluate
 from mikasa_robo.tools.plot import read_progress
 from mikasa_robo.tools.report import collect, write_report
-from mikasa_robo.tools.runs import _agent as agent
+from mikasa_robo.tools.runs import agent_name as agent
 
 CPU = torch.device("cpu")
 ALONE = DistContext()

@@ -322,12 +322,33 @@ class Blind(gym.Env[Any, Any]):
     """An environment that nobody can see."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space: gym.spaces.Space[Any] = gym.spaces.Discrete(2)
+
+
+class Switches(Blind):
+    """An environment with actions of a kind that no policy has."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    action_space: gym.spaces.Space[Any] = gym.spaces.MultiBinary(3)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(2, np.float32), {}
+
+
+class Undrawn(Switches):
+    """An environment whose pictures need a package that is missing."""
+
     action_space = gym.spaces.Discrete(2)
+
+    def render(self) -> Any:
+        raise gym.error.DependencyNotInstalled("pygame is not installed")
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["--env-id", "Switches-v0"], "--env-id Switches-v0 cannot be recorded: the action space MultiBinary(3)"),
+        (["--env-id", "Undrawn-v0"], "--env-id Undrawn-v0 cannot be recorded: pygame is not installed"),
         (
             ["--policy", "expert"],
             "--policy expert: MemoryLengthEasy-v0 is not a robot task and has no expert; use random",
@@ -341,8 +362,9 @@ class Blind(gym.Env[Any, Any]):
 def test_what_a_base_environment_does_not_take_is_named(
     argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gym.registry.pop("Blind-v0", None)
-    gym.register("Blind-v0", lambda **kwargs: Blind(), max_episode_steps=3)
+    for kind in (Blind, Switches, Undrawn):
+        gym.registry.pop(f"{kind.__name__}-v0", None)
+        gym.register(f"{kind.__name__}-v0", lambda kind=kind, **kwargs: kind(), max_episode_steps=3)
     out = tmp_path / "videos"
     first = ["--env-id", "MemoryLengthEasy-v0", "--policy", "random", "--out", str(out)]
     assert cli.main(["record", *first, *argv]) == 2
@@ -350,7 +372,8 @@ def test_what_a_base_environment_does_not_take_is_named(
     assert message in said[-1]
     assert [line for line in said[:-1] if "..." not in line] == [], "no library's warning beside it"
     assert not out.exists()
-    del gym.registry["Blind-v0"]
+    for kind in (Blind, Switches, Undrawn):
+        del gym.registry[f"{kind.__name__}-v0"]
 
 
 def test_scripted_policies_do_not_need_what_training_needs(tmp_path: Path) -> None:
@@ -393,6 +416,23 @@ def test_a_video_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="the policy failed"):
         write_video(tmp_path / "a.mp4", images())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["clip", "clip.webm", "clip.gif"])
+def test_a_video_is_an_mp4_by_its_name_too(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} cannot be written: .* end with \.mp4"):
+        write_video(tmp_path / name, [picture(0)])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_video_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no ffmpeg")
+
+    monkeypatch.setattr("imageio.v2.get_writer", fails)
+    with pytest.raises(RuntimeError, match="no ffmpeg"):
+        write_video(tmp_path / "a.mp4", [picture(0)])
     assert not list(tmp_path.iterdir())
 
 

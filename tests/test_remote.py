@@ -47,6 +47,8 @@ ROBOT_ID = "RememberColor3-v0"  # known to gym, and never made: ReachEnv stands 
 Answer = Callable[[int], Any]
 DROP = b"drop"
 """Instead of an answer: the connection ends."""
+HASHED = pack({"sha256": "5" * 64})
+"""Metadata by which a policy is known at another address."""
 
 
 @pytest.fixture(scope="module")
@@ -352,6 +354,10 @@ def test_bad_answers_end_the_evaluation(answer: bytes | str | None, message: str
         (pack({"obs": "rgb+joints"}), {}, r"--obs state: .* is for rgb\+joints; give --obs rgb\+joints"),
         (pack({}), {"checkpoint": (Path("a"),)}, "evaluate one of them"),
         (pack({}), {"env_id": None}, "needs --env-id"),
+        (pack({}), {"env_id": "a:b:c"}, "--env-id 'a:b:c' is not an environment ID"),
+        (pack({}), {"env_id": BASE_ID, "sim_backend": "physx_cpu"}, "--sim-backend physx_cpu is for robot tasks, and"),
+        (pack({}), {"env_id": BASE_ID, "reward_mode": "sparse"}, "--reward-mode sparse is for robot tasks, and"),
+        (pack({}), {"env_id": BASE_ID, "control_mode": "x"}, "--control-mode x is for robot tasks, and"),
         (pack({}), {"timeout": 0.0}, "--timeout 0.0 cannot be used"),
         (pack({}), {"timeout": float("nan")}, "--timeout nan cannot be used"),
         (pack({}), {"episodes": 0}, "--episodes 0 must be at least 1"),
@@ -389,15 +395,63 @@ def test_a_server_that_ends_the_connection_at_once_is_named(monkeypatch: pytest.
 def test_a_partial_evaluation_goes_on_with_its_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
     out = tmp_path / "e.json"
-    with answering(lambda k: DROP if k == 27 else actions) as port, pytest.raises(RemotePolicyError):
+    with answering(lambda k: DROP if k == 27 else actions, HASHED) as port, pytest.raises(RemotePolicyError):
         evaluate_remote(remote(port, out), make_factory=reach)
     assert partial_path(out).exists()
     monkeypatch.setattr("mikasa_robo.tools.evaluate.simulator_used", lambda asked, env: "physx_cuda")  # another machine
     with (
-        answering(lambda k: actions) as port,
-        pytest.raises(OptionError, match="another evaluation, with another sim_backend"),
+        answering(lambda k: actions, HASHED) as port,
+        pytest.raises(OptionError, match=r"another evaluation, with another sim_backend\)"),
     ):
         evaluate_remote(remote(port, out), make_factory=reach)
+
+
+def test_without_a_hash_a_policy_is_known_by_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
+    out, requests = tmp_path / "e.json", 27
+    with answering(lambda k: DROP if k == requests else actions, pack({"name": "mine"})) as port:
+        with pytest.raises(RemotePolicyError, match="2 of 4 episodes are over"):
+            evaluate_remote(remote(port, out), make_factory=reach)
+        kept = partial_path(out).read_bytes()
+        with (
+            answering(lambda k: actions, pack({"name": "mine"})) as other,
+            pytest.raises(OptionError, match=r"another evaluation, with another policy\); move it away"),
+        ):
+            evaluate_remote(remote(other, out), make_factory=reach)
+        assert partial_path(out).read_bytes() == kept
+        requests = -1
+        capsys.readouterr()
+        evaluate_remote(remote(port, out), make_factory=reach)
+        assert f"2 episodes are taken from {partial_path(out)}" in capsys.readouterr().err
+    assert out.exists()
+
+
+def test_of_a_task_of_maniskill_whole_rounds_are_played_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its episodes depend on the first seed of their round."""
+    monkeypatch.setattr("mikasa_robo.tools.evaluate_remote.is_maniskill_task", lambda env_id: True)
+    out, rounds = tmp_path / "e.json", []
+
+    class Noted(ReachEnv):
+        """Environment 0 ends after 5 steps."""
+
+        def reset(self, **kwargs: Any) -> Any:
+            rounds.append(kwargs["seed"])
+            return super().reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, *rest = super().step(action)
+            return obs, reward, terminated | (self.elapsed_steps >= 5) & (torch.arange(self.num_envs) == 0), *rest
+
+    actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
+    with answering(lambda k: DROP if k == 27 else actions, HASHED) as port:
+        with pytest.raises(RemotePolicyError, match="3 of 4 episodes are over"):
+            evaluate_remote(remote(port, out), make_factory=lambda args: Noted)
+        with pytest.raises(OptionError, match=r"another evaluation, with another num_envs\)"):
+            evaluate_remote(remote(port, out, num_envs=4), make_factory=lambda args: Noted)
+    rounds.clear()
+    with answering(lambda k: actions, HASHED) as port:
+        evaluate_remote(remote(port, out), make_factory=lambda args: Noted)
+    assert rounds == [[2_000_002, 2_000_003]]
 
 
 def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> None:
@@ -428,13 +482,13 @@ def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> Non
     with answering(dies_at(10**9)) as port:
         whole, _ = evaluate_remote(remote(port, tmp_path / "whole.json"), make_factory=lambda args: Staggered)
     with (
-        answering(dies_at(27)) as port,
+        answering(dies_at(27), HASHED) as port,
         pytest.raises(RemotePolicyError, match=r"3 of 4 episodes are over and kept in"),
     ):
         evaluate_remote(remote(port, out), make_factory=lambda args: Staggered)
     assert not out.exists()
     kept = partial_path(out).read_bytes()
-    with answering(dies_at(10**9)) as port:
+    with answering(dies_at(10**9), HASHED) as port:
         with pytest.raises(
             OptionError, match=r"another evaluation, with another episodes\); move it away, or name another"
         ):

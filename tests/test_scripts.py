@@ -113,6 +113,25 @@ def test_a_half_made_environment_is_completed(tmp_path: Path) -> None:
     assert f"-m venv {tmp_path}/.venv" in (tmp_path / "calls").read_text()
 
 
+@pytest.mark.parametrize(("made_with", "asked_for"), [("3.13", "3.12"), ("3.11", "3.12"), ("3.13", "3.13")])
+def test_an_environment_of_another_python_is_named_and_kept(tmp_path: Path, made_with: str, asked_for: str) -> None:
+    for path in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    for path, version in {".venv/bin/python": made_with, "python": asked_for}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f'#!/bin/bash\necho "$@" >>{tmp_path}/calls\n[[ $1 != -c ]] || echo {version}\n')
+        (tmp_path / path).chmod(0o755)
+    environ = {**os.environ, "PYTHON": str(tmp_path / "python")}
+    done = subprocess.run(
+        ["bash", "scripts/setup.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path}/.venv is of Python {made_with}" in done.stderr
+    assert "move" in done.stderr
+    assert "pip" not in (tmp_path / "calls").read_text()
+
+
 def test_what_is_pinned_can_be_installed_with_every_python_that_we_support() -> None:
     """A pin without a marker holds for Python 3.10 too."""
     checked = 0

@@ -659,6 +659,9 @@ def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: P
         ("[1, 2]", "[]", r"seeds = \[\] is not a list, or is empty; write seeds"),
         ("[1, 2]", "[1, 1]", r"seeds: 1 is there twice"),
         ("[1, 2]", "[-1]", r"seeds: -1 is negative"),
+        ("[1, 2]", "[5000000000]", r"seeds: 5000000000 is too large; use numbers of at most 4294967295"),
+        ("cpus_per_run = 2", "cpus_per_run = inf", r"cpus_per_run = inf is not a finite number above 0"),
+        ("cpus_per_run = 2", "cpus_per_run = nan", r"cpus_per_run = nan is not a finite number above 0"),
         ("[1, 2]", '["one"]', r"seeds: 'one' is not a number"),
         (
             "RememberColor3-v0",
@@ -666,7 +669,7 @@ def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: P
             r"tasks: .*RememberColour3-v0 is not registered; .*RememberColor3-v0",
         ),
         ('["ppo-mlp"]', '["ppo-mpl"]', r"algorithms: there is no algorithm 'ppo-mpl'; use one of ppo-mlp"),
-        ("cpus_per_run = 2", "cpus_per_run = 0", r"cpus_per_run = 0 is not a number above 0"),
+        ("cpus_per_run = 2", "cpus_per_run = 0", r"cpus_per_run = 0 is not a finite number above 0"),
         ("cpus_per_run = 2", "cpus_per_run = 1.5", r"cpus_per_run = 1.5: Ray shares one core among runs"),
         ("cpus_per_run = 2", "retries = -1", r"retries = -1 is not a whole number"),
         ('"runs/colors"', '""', r"out = '' is not the name of a folder"),
@@ -692,6 +695,33 @@ def test_a_bad_file_is_refused_by_key_and_fix(
     assert main([str(file)]) == 2
     assert capsys.readouterr().err.startswith(str(file))
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_finished_attempt_counts_where_an_earlier_one_was_removed(tmp_path: Path) -> None:
+    (planned,) = plan(tmp_path, 1).runs
+    third = tmp_path / f"{planned.name}__attempt-3"
+    write_result(third, planned)
+    assert module.finished_folder(tmp_path, planned) == third
+    (third / "final_eval.json").rename(third / "progress.csv")
+    (tmp_path / f"{planned.name}__attempt-9").mkdir()  # empty
+    (tmp_path / f"{planned.name}__attempt-x").mkdir()
+    progress = module._find(tmp_path, planned)
+    assert (progress.state, progress.folder) == ("waiting", third)
+    assert not module._next_attempt(progress, tmp_path)
+    assert progress.folder == tmp_path / f"{planned.name}__attempt-4", "later than all others"
+
+
+@on_ray
+def test_files_in_the_current_folder_hide_no_package_from_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('not the json you want')")
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "import json, pathlib, sys; f = pathlib.Path(sys.argv[1]); f.mkdir(); (f / 'final_eval.json').write_text('{}')"
+    )
+    (progress,), _ = run(plan(tmp_path / "runs", 1), lambda planned, folder, resume: ["-c", words, str(folder)])
+    assert progress.state == "finished" or sys.version_info < (3, 11)
 
 
 def test_the_score_of_a_finished_run_is_that_of_the_report(tmp_path: Path) -> None:

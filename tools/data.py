@@ -17,6 +17,7 @@ from mikasa_robo.data.checking import count_problems, find_problems, unlisted_fi
 from mikasa_robo.data.dataset import MANIFEST, Dataset, export, locked
 from mikasa_robo.data.formats import FORMATS, FormatError, find_format
 from mikasa_robo.data.store import DataError
+from mikasa_robo.terminal import printable
 
 from .env_ids import OptionError, resolve_env_id
 from .output import require_new_file
@@ -152,7 +153,7 @@ def _show(dataset: Dataset, options: Show) -> int:
     if (problem := next(count_problems(dataset), None)) is not None:  # figures of such counts would mean nothing
         raise DataError(f"{dataset.folder}: {problem}; see `mikasa data check {dataset.folder}`")
     for line in describe(dataset):
-        print(line)
+        print(printable(line))
     if options.figure:
         dataset.require_native()
         from mikasa_robo.baselines.files import write_atomically

@@ -125,7 +125,10 @@ def examine() -> Iterator[Check]:
 
 
 def _run(code: str, *args: str) -> tuple[str | None, str]:
-    """Run a program; return what went wrong, or None, and what it printed."""
+    """Run a program; return what went wrong, or None, and what it printed.
+
+    PYTHONSAFEPATH keeps files of the current folder from hiding installed packages; before Python 3.11 it does nothing.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", code, *args],
@@ -134,7 +137,7 @@ def _run(code: str, *args: str) -> tuple[str | None, str]:
             text=True,
             errors="replace",
             timeout=_TIMEOUT,
-            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+            env=os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"},
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

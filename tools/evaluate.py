@@ -27,13 +27,14 @@ import tyro
 
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.env_ids import EnvIdError
+from mikasa_robo.terminal import printable
 
 from .env_ids import OptionError
 from .extras import require_modules
 from .leaderboard import sign
 from .output import require_new_file
 from .progress import say
-from .runs import EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED
+from .runs import EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED, agent_name
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
     from mikasa_robo.baselines.arguments import CommonArgs
@@ -159,14 +160,29 @@ def check(args: Args) -> list[Checkpoint]:
     if args.sample_actions:
         require_sampling(first)
     resolve_checkpoint_env_id(first, args.env_id)
+    require_robot_task(first.env_id, args.sim_backend)
     require_new_file(output_path(args, first))
     return checkpoints
+
+
+def require_robot_task(env_id: str, sim_backend: str | None) -> None:
+    """Raises OptionError where a physics backend is asked for and the environment has no physics."""
+    from mikasa_robo.baselines.environments import is_robot_task
+
+    if sim_backend is not None and not is_robot_task(env_id):
+        raise OptionError(f"--sim-backend {sim_backend} is for robot tasks, and {env_id} is none; leave it out")
 
 
 def _require_same(first: Checkpoint, other: Checkpoint) -> None:
     """Raises OptionError where two checkpoints are of different tasks, algorithms or settings."""
     pairs = [(name, getattr(first, name), getattr(other, name)) for name in ("env_id", "algorithm")]
-    pairs += [(name, getattr(first.args, name), getattr(other.args, name)) for name in SHARED_ARGS]
+    agents = ("network", "memory", "memory_kwargs", "variant")
+    pairs += [
+        (name, getattr(first.args, name, None), getattr(other.args, name, None)) for name in (*SHARED_ARGS, *agents)
+    ]
+    # What else `mikasa report` tells apart: the arguments of training, what a run began with, episodes of an expert.
+    names = [agent_name(each.algorithm, each.args.to_dict()) for each in (first, other)]
+    pairs.append(("name", names[0], names[1]))
     for name, a, b in pairs:
         if a != b:
             raise OptionError(
@@ -410,7 +426,7 @@ def describe(content: Mapping[str, Any]) -> str:
             over = "episodes" if found["interval"] == "Wilson" else summary["over"]
             spread += f" (95 % {found['interval']} interval over {over}: {interval})"
         lines.append(f"{metric.replace('_', ' ')}: {shown['mean']}{unit}{spread}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,11 @@ import torch
 
 import mikasa_robo
 import mikasa_suite
-from mikasa_robo.baselines.arguments import CommonArgs
-from mikasa_robo.baselines.command import env_factory
+from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
+from mikasa_robo.baselines.command import env_factory, refuse_robot_options
 from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
-from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task
-from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds, torch_threads
+from mikasa_robo.baselines.environments import choose_obs_mode, is_maniskill_task, is_robot_task
+from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds, torch_threads, whole_rounds
 from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.spaces import ActionLayout
 from mikasa_robo.env_ids import EnvIdError, split_env_id
@@ -94,10 +95,21 @@ def evaluate_remote(
         stack.callback(env.close)
         stack.enter_context(torch_threads(1))
         trained.sim_backend = simulator_used(trained.sim_backend, env)  # what "auto" stands for depends on the machine
-        partial = _Partial(partial_path(out), trained, policy.metadata, episodes)
+        whole = is_maniskill_task(trained.env_id)
+        partial = _Partial(
+            partial_path(out), trained, args.policy or "", policy.metadata, episodes, num_envs if whole else None
+        )
         outcomes = partial.read()
+        if outcomes and _text(policy.metadata.get("sha256")) is None:
+            print(
+                f"{len(outcomes)} episodes are taken from {partial.path}. {policy.name} names no sha256, so nothing shows "
+                "that they are of the same policy; if they are not, stop this, move the file away and begin again",
+                file=sys.stderr,
+            )
         _bind(policy, env)
         rest = [k for k in range(episodes) if k not in outcomes]
+        if whole:
+            rest = whole_rounds(rest, num_envs, episodes)
         say(f"playing {len(rest)} episodes{f'; {len(outcomes)} are in {partial.path}' if outcomes else ''}")
         rounds = play_rounds(policy, env, rest, outcomes, first_seed=FIRST_SEED, device=torch.device("cpu"))
         try:
@@ -153,14 +165,19 @@ def _check(args: Args) -> tuple[str, int, CommonArgs]:
         raise OptionError("--sample-actions is for --checkpoint; a server chooses its actions itself: leave it out")
     if args.env_id is None:
         raise OptionError(f"--policy {args.policy} needs --env-id; name the task to play")
-    module, _ = split_env_id(args.env_id)
     env_id = resolve_env_id(args.env_id)
+    module, _ = split_env_id(args.env_id)
     asked = {
         name: getattr(args, name)
         for name in ("obs", "control_mode", "reward_mode", "sim_backend", "env_kwargs", "num_workers")
         if getattr(args, name) is not None
     }
-    return host, port, CommonArgs(env_id=env_id, env_module=module, **asked)
+    trained = CommonArgs(env_id=env_id, env_module=module, **asked)
+    try:
+        refuse_robot_options(trained)
+    except ArgumentError as error:
+        raise OptionError(str(error)) from error
+    return host, port, trained
 
 
 def _require_agreement(policy: RemotePolicy, settings: Mapping[str, Any]) -> None:
@@ -200,15 +217,26 @@ def _bind(policy: RemotePolicy, env: Any) -> None:
 class _Partial:
     """The file that keeps the episodes of an unfinished evaluation."""
 
-    def __init__(self, path: Path, trained: CommonArgs, metadata: Mapping[str, Any], episodes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        trained: CommonArgs,
+        policy: str,
+        metadata: Mapping[str, Any],
+        episodes: int,
+        num_envs: int | None,
+    ) -> None:
         self.path = path
         self.episodes = episodes
         self._of = {
             **served_settings(trained),
             "sim_backend": trained.sim_backend,
             "episodes": episodes,
+            "num_envs": num_envs,  # where an episode depends on the others of its round
             "version": mikasa_robo.__version__,
             "server": _plain(metadata),
+            # A policy with a hash may be served elsewhere the next time. Any other is known by its address alone.
+            "policy": policy if _text(metadata.get("sha256")) is None else None,
         }
 
     def read(self) -> dict[int, Outcome]:

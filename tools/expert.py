@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # torch and the simulator are loaded once the options are kno
 
 __all__ = ["Options", "PolicyName", "film", "main", "policy_maker"]
 
+WINDOW = 1000
 MOST_EPISODES, MOST_ENVS, MOST_VIEWS, MOST_SEED = 10**9, 65_536, 1_000_000, 2**31
 
 
@@ -36,8 +37,8 @@ class Options:
     policy: PolicyName = "expert"
     """expert reads the oracle; window remembers the last k views, memoryless none; exhaustive tries all candidates; posture
     writes the cue into the arm's posture; random acts at random. The names forgetful, sweeper and embodied still work."""
-    k: int = 1000
-    """Number of past observations that `window` remembers; the default covers a whole episode."""
+    k: int | None = None
+    """Number of past observations that `window` remembers; by default 1000, which covers a whole episode."""
     episodes: int = 100
     """Episodes to run, rounded up to whole batches of num_envs."""
     num_envs: int = 64
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except RenderingUnavailableError as error:
             print(error, file=sys.stderr)
             return 2
-    make = policy_maker(options.policy, options.k)
+    make = policy_maker(options.policy, WINDOW if options.k is None else options.k)
     kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
     row = CATALOG[options.env_id]
     steps = (row.held_horizon if options.arm == "held" else row.horizon) * -(-options.episodes // options.num_envs)
@@ -105,9 +106,13 @@ def _check(options: Options) -> None:
         ("k", 0, MOST_VIEWS),
         ("seed", 0, MOST_SEED),
     ):
-        if not low <= getattr(options, name) <= high:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(options, name)} must be from {low} to {high}")
+        if (value := getattr(options, name)) is not None and not low <= value <= high:
+            raise OptionError(f"--{name.replace('_', '-')} {value} must be from {low} to {high}")
+    if options.k is not None and options.policy not in ("window", "forgetful"):
+        raise OptionError(f"--k {options.k} is for --policy window; leave it out with --policy {options.policy}")
     if options.video is not None:
+        if options.video.suffix.lower() != ".mp4":
+            raise OptionError(f"--video {options.video} is no MP4; give a name that ends with .mp4")
         require_folder(options.video.parent, "--video: the folder", options.video.name)
         if options.video.exists():
             raise OptionError(f"--video {options.video} exists already; choose another name, or move it away")

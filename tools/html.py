@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from mikasa_robo.terminal import printable
+
 __all__ = ["as_code", "as_text", "to_html"]
 
 PAGE = """<!doctype html>
@@ -52,7 +54,7 @@ def as_code(text: str) -> str:
 def _one_line(text: str) -> str:
     """``text`` without line breaks, control characters, and bytes that were not UTF-8, such as of a path."""
     text = " ".join(text.encode(errors="backslashreplace").decode().split())
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(text)
 
 
 def to_html(text: str, pictures: Path | Mapping[str, bytes]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from .runs import EVALUATION_FORMAT, MOST_LIKELY, SAMPLED
+from .runs import EVALUATION_FORMAT, MOST_LIKELY, SAMPLED, agent_name
 
 __all__ = ["CONTENT_HASH", "LEADERBOARD_FORMAT", "content_hash", "find_leaderboard_problems", "find_problems", "sign"]
 
@@ -76,7 +76,7 @@ def find_problems(content: Mapping[str, Any]) -> list[str]:
     for number, run in enumerate(content["runs"]):
         problems += _run_problems(run, f"runs[{number}]", content["seeds"].get("episodes"))
     if not problems:
-        problems += _repeated(content["runs"])
+        problems += [*_repeated(content["runs"]), *_different(content)]
     if not problems and content["protocol"] == "paper":
         if len(content["runs"]) != PAPER_RUNS or content["seeds"]["episodes"] != PAPER_EPISODES:
             problems.append(f"protocol paper takes {PAPER_RUNS} runs of different seeds and {PAPER_EPISODES} episodes")
@@ -157,6 +157,21 @@ def _repeated(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for number, run in enumerate(runs):
             if (value := run.get(name)) is not None and (twin := first.setdefault(value, number)) != number:
                 yield f"runs[{twin}] and runs[{number}] have the same {name} {str(value)[:16]}; each policy counts once"
+
+
+def _different(content: Mapping[str, Any]) -> Iterator[str]:
+    """Runs of different agents, which have no common average."""
+    first = None
+    for number, run in enumerate(content["runs"]):
+        try:
+            agent = agent_name(content["algorithm"], run["args"]), run["args"].get("network")
+        except (TypeError, ValueError) as error:
+            yield f"runs[{number}] has args that no training has ({error})"
+            continue
+        first = first or agent
+        if agent != first:
+            names = [" ".join(str(word) for word in words if word) for words in (first, agent)]
+            yield f"runs[{number}] is of {names[1]}, and runs[0] of {names[0]}; evaluate them one by one"
 
 
 def _run_problems(run: Any, where: str, episodes: Any) -> list[str]:

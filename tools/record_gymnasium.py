@@ -134,7 +134,14 @@ def record(
     """
     camera, env, horizon = _make(env_id, actor.env_kwargs)
     try:
-        act = actor.start(env, seeds[0])  # before there is a file
+        try:  # before there is a file
+            act = actor.start(env, seeds[0])
+            env.reset(seed=seeds[0])
+            camera.render()
+        except UnsuitablePolicyError:
+            raise
+        except (ImportError, ValueError, gym.error.Error) as error:
+            raise OptionError(f"--env-id {env_id} cannot be recorded: {error}") from error
         files[0].parent.mkdir(parents=True, exist_ok=True)
         films: list[list[Images]] = []
         successes = []

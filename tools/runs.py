@@ -25,6 +25,7 @@ __all__ = [
     "Collection",
     "Run",
     "Source",
+    "agent_name",
     "collect",
     "unit_of_steps",
 ]
@@ -44,6 +45,9 @@ WARM_START = "(warm start)"
 """Follows the algorithm of a run that began with the policy of another run."""
 WITH_EXPERT = "(with an expert)"
 """Follows the algorithm of a run of reinforcement learning that also learnt from episodes of an expert."""
+
+LARGEST = 10**15
+"""Larger seeds and numbers of steps are made up."""
 
 OFFLINE = ("dt", "rate", "iql")
 """Algorithms that play nothing in training, whose steps are gradient steps."""
@@ -149,7 +153,12 @@ def collect(paths: Sequence[Path]) -> Collection:
 def _search(path: Path) -> tuple[list[Path], list[Path]]:
     """The run folders at or below ``path``, and the JSON files that may be evaluations. What cannot be read is skipped."""
     folders, files = [], []
-    for place, _, names in os.walk(path):
+    visited = set()
+    for place, below, names in os.walk(path, followlinks=True):
+        if (real := os.path.realpath(place)) in visited:
+            below.clear()  # a link to a folder above it would have no end
+            continue
+        visited.add(real)
         if any(fnmatch.filter(names, pattern) for pattern in RUN_FILES):
             folders.append(Path(place))
         files += [Path(place, name) for name in names if name.endswith(".json") and name != "final_eval.json"]
@@ -182,12 +191,13 @@ def _scores(summary: dict[str, Any]) -> dict[str, float]:
     return {name: told.get(name, math.nan) for name in METRICS}
 
 
-def _episodes(count: Any, least: int = 1) -> int:
-    """How many episodes there were. Raises ``ValueError`` for less than ``least``."""
-    episodes = int(count)
-    if episodes < least:
-        raise ValueError(f"it has {episodes} episodes, which no evaluation has")
-    return episodes
+def _count(content: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """A whole number in ``content``. Raises ``ValueError`` for one that no run has."""
+    count = int(content[name])
+    if not least <= count <= LARGEST:
+        what = {"seed": "as its seed", "training_steps": "training steps"}.get(name, name)
+        raise ValueError(f"it has {count if count < least else f'over {LARGEST:,}'} {what}, which no evaluation has")
+    return count
 
 
 def _read_run(folder: Path, into: Collection) -> None:
@@ -202,11 +212,13 @@ def _read_run(folder: Path, into: Collection) -> None:
             path=folder,
             source=source,
             env_id=_task(content["env_id"], content.get("args") or {}),
-            algorithm=(label_of if source == "lifelong" else _agent)(content["algorithm"], content.get("args") or {}),
-            seed=int(content["seed"]),
-            steps=int(content["training_steps"]),
+            algorithm=(label_of if source == "lifelong" else agent_name)(
+                content["algorithm"], content.get("args") or {}
+            ),
+            seed=_count(content, "seed"),
+            steps=_count(content, "training_steps"),
             wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,
-            episodes=_episodes(content["final"]["episodes"], least=0 if source == "lifelong" else 1),
+            episodes=_count(content["final"], "episodes", least=0 if source == "lifelong" else 1),
             scores=_scores(content["final"]),
             args=dict(content.get("args") or {}),
             began_from=_began_from(content.get("init_from"), content.get("args") or {}),
@@ -226,10 +238,12 @@ def _read_run(folder: Path, into: Collection) -> None:
 
 def _task(env_id: Any, args: dict[str, Any]) -> str:
     own = " ".join(sorted(map(str, args.get("env_kwargs") or ())))
+    if not str(env_id).strip():
+        raise ValueError("its env_id is empty")
     return f"{split_env_id(str(env_id))[1]} {own}".strip()
 
 
-def _agent(algorithm: Any, args: dict[str, Any]) -> str:
+def agent_name(algorithm: Any, args: dict[str, Any]) -> str:
     """The name of the variant, or else the algorithm and its memory; then what it began with or had besides."""
     memory, name = args.get("memory"), str(algorithm)
     if isinstance(memory, str) and (algorithm, memory) not in (("ppo-lstm", "lstm"), ("ppo-mlp", "none")):
@@ -280,11 +294,11 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 path=file,
                 source="eval",
                 env_id=_task(content["env_id"], entry["args"]),
-                algorithm=_agent(content["algorithm"], entry["args"]) + how,
-                seed=int(entry["seed"]),
-                steps=int(entry["training_steps"]),
+                algorithm=agent_name(content["algorithm"], entry["args"]) + how,
+                seed=_count(entry, "seed"),
+                steps=_count(entry, "training_steps"),
                 wall_time=None,
-                episodes=_episodes(content["seeds"]["episodes"]),
+                episodes=_count(content["seeds"], "episodes", least=1),
                 scores=_scores(entry["summary"]),
                 args=dict(entry["args"]),
                 began_from=_began_from(None, entry["args"]),

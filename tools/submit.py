@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from mikasa_robo.terminal import printable
+
 from .env_ids import OptionError
 from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, find_leaderboard_problems, find_problems
 from .progress import say
@@ -102,11 +104,11 @@ def _describe(content: Mapping[str, Any]) -> str:
 
     problems = find_leaderboard_problems(content) if _is_leaderboard(content) else find_problems(content)
     if problems:
-        raise OptionError("\n".join(problems))
+        raise OptionError("\n".join(map(printable, problems)))
     if not _is_leaderboard(content):
         return f"{describe(content)}\n{CONTENT_HASH}: {content[CONTENT_HASH]}"
     blocks = [
-        f"{entry['name']}, {entry['date']}, {entry['url']}\n{_describe(entry['evaluation'])}"
+        f"{printable(', '.join((entry['name'], entry['date'], entry['url'])))}\n{_describe(entry['evaluation'])}"
         for entry in content["entries"]
     ]
     return "\n\n".join(blocks) or "no entries"
@@ -128,7 +130,7 @@ def _check(content: Mapping[str, Any], options: Check) -> int:
             except CheckpointError as error:
                 raise OptionError(str(error)) from error
     for problem in problems:
-        print(problem)
+        print(printable(problem))
     print(f"{options.file}: {done}; {f'{len(problems)} problems' if problems else 'as it says'}")
     return 1 if problems else 0
 
@@ -154,9 +156,12 @@ def replay(
     import gymnasium as gym
 
     from mikasa_robo.baselines.command import env_factory
+    from mikasa_robo.baselines.environments import is_maniskill_task
+    from mikasa_robo.baselines.evaluation import whole_rounds
     from mikasa_robo.env_ids import EnvIdError
 
     from .checkpoint import import_foreign, read_checkpoint, resolve_checkpoint_env_id
+    from .evaluate import require_robot_task
 
     import_foreign(options.algorithm, options.network, options.memory)
     runs = content["runs"]
@@ -178,25 +183,38 @@ def replay(
                 f"{found}; name its file, or give --episodes 0 to check the file alone"
             )
         resolve_checkpoint_env_id(checkpoint, options.env_id)
+        require_robot_task(checkpoint.env_id, options.sim_backend)
         if differing := _differing(content, run, checkpoint):
             problems += [f"runs[{number}]: {text}" for text in differing]
             continue
         trained = dataclasses.replace(checkpoint.args, env_id=checkpoint.env_id, num_workers=None)
         trained.sim_backend = options.sim_backend or content["settings"]["sim_backend"]
         say(f"{checkpoint.path}: playing the episodes {', '.join(map(str, chosen))}")
+        batch = _batch_size(content, options.file) if is_maniskill_task(trained.env_id) else None
+        indices = whole_rounds(chosen, batch, content["seeds"]["episodes"]) if batch else chosen
         with contextlib.ExitStack() as stack:
             try:
-                env: Any = (make_factory or env_factory)(trained)(len(chosen), None)
+                env: Any = (make_factory or env_factory)(trained)(batch or len(chosen), None)
             except (EnvIdError, MemoryError, RuntimeError, ValueError, gym.error.Error) as error:
                 raise OptionError(f"{options.file}: cannot make {trained.env_id}: {error}") from error
             stack.callback(env.close)
-            outcomes = _play(checkpoint, env, chosen, content.get("actions") == SAMPLED)
+            outcomes = _play(checkpoint, env, indices, content.get("actions") == SAMPLED)
         played += 1
         for k in chosen:
             problems += [f"runs[{number}], episode {k}: {text}" for text in _compare(run["episodes"], k, outcomes[k])]
     if not played:
         return problems, "nothing was played again"
     return problems, f"episodes {', '.join(map(str, chosen))} of {played} policies were played again"
+
+
+def _batch_size(content: Mapping[str, Any], file: Path) -> int:
+    """How many episodes of an evaluation were played at a time. Raises OptionError where the file does not say it."""
+    num_envs, episodes = content.get("num_envs"), content["seeds"]["episodes"]
+    if type(num_envs) is not int or not 1 <= num_envs <= episodes:
+        raise OptionError(
+            f"{file}: its num_envs is {num_envs!r}, not from 1 to {episodes}; give --episodes 0 to check the file alone"
+        )
+    return num_envs
 
 
 def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: Any) -> list[str]:
@@ -237,7 +255,10 @@ def _played_obs(told: str | None, checkpoint: Any) -> tuple[str | None, str | No
 
 
 def _play(checkpoint: Any, env: Any, chosen: Sequence[int], sampled: bool) -> dict[int, Any]:
-    """The outcomes of the episodes ``chosen``, one in each environment, with ``sampled`` actions or the most likely ones."""
+    """The outcomes of the episodes ``chosen``, as many at a time as there are environments.
+
+    Actions are ``sampled``, or the most likely ones.
+    """
     from mikasa_robo.baselines.evaluation import Outcome, play_rounds, torch_threads
 
     from .checkpoint import make_policy, why_unfit

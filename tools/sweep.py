@@ -30,6 +30,7 @@ import dataclasses
 import fcntl
 import fnmatch
 import functools
+import glob
 import itertools
 import json
 import logging
@@ -201,6 +202,16 @@ def _folders(out: Path, run: PlannedRun) -> Iterator[Path]:
         yield out / f"{run.name}__attempt-{attempt}"
 
 
+def _attempts(out: Path, run: PlannedRun) -> int:
+    """The number of the last attempt with a folder in use; 0 where there is none. Earlier ones may have been removed."""
+    found = {1: out / run.name}
+    for folder in found[1].parent.glob(f"{glob.escape(found[1].name)}__attempt-*"):
+        number = folder.name.rpartition("-")[2]
+        if number.isascii() and number.isdigit() and len(number) < 7:
+            found[int(number)] = folder
+    return max((number for number, folder in found.items() if _is_in_use(folder)), default=0)
+
+
 def _is_in_use(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
@@ -208,9 +219,9 @@ def _is_in_use(folder: Path) -> bool:
 def _find(out: Path, run: PlannedRun) -> Progress:
     """Find the last folder of a run, or the one that it will get."""
     last = None
-    for folder in _folders(out, run):
+    for folder in itertools.islice(_folders(out, run), _attempts(out, run)):
         if not _is_in_use(folder):
-            break
+            continue
         last = folder
         progress = Progress(run, folder)
         if _is_finished(progress):
@@ -261,7 +272,7 @@ def _next_attempt(progress: Progress, out: Path) -> bool:
     """Choose the folder of the next attempt; return whether it resumes from a checkpoint."""
     if any(progress.folder.glob("resume-*.pt")):
         return True
-    progress.folder = next(folder for folder in _folders(out, progress.run) if not _is_in_use(folder))
+    progress.folder = next(itertools.islice(_folders(out, progress.run), _attempts(out, progress.run), None))
     return False
 
 
@@ -437,6 +448,7 @@ def _task() -> Callable[[list[str], str, str], int]:
     patience = PATIENCE / 2
 
     def run(words: list[str], log_file: str, cwd: str) -> int:
+        import os
         import signal
         import subprocess
         import sys
@@ -454,7 +466,13 @@ def _task() -> Callable[[list[str], str, str], int]:
             mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             try:
                 process = subprocess.Popen(
-                    words, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                    words,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # No file in the folder hides an installed package. Before Python 3.11 it does nothing.
+                    env={**os.environ, "PYTHONSAFEPATH": "1"},
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)

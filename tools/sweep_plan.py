@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import fnmatch
+import math
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mikasa_robo.baselines.arguments import MOST_SEED
 from mikasa_robo.baselines.option_words import option_words
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm
 from mikasa_robo.env_ids import EnvIdError, split_env_id
@@ -113,6 +115,8 @@ class Vocabulary:
     """Called with the algorithm's bare name. Returns its arguments where nothing is asked for."""
     algorithm: str = "algorithm"
     """The key of a [[variant]] that names its algorithm."""
+    most_seed: int = 2**63 - 1
+    """The largest seed of a run."""
 
 
 def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
@@ -156,9 +160,11 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
         algorithms = _list(content, words.algorithms, str, words.examples[words.algorithms])
     if min(seeds) < 0:
         raise SweepError(f"seeds: {min(seeds)} is negative; use numbers of at least 0")
+    if max(seeds) > words.most_seed:
+        raise SweepError(f"seeds: {max(seeds)} is too large; use numbers of at most {words.most_seed}")
     cpus, retries = content.get("cpus_per_run", 1), content.get("retries", 2)
-    if not isinstance(cpus, int | float) or isinstance(cpus, bool) or not cpus > 0:
-        raise SweepError(f"cpus_per_run = {cpus!r} is not a number above 0; write cpus_per_run = 1")
+    if not isinstance(cpus, int | float) or isinstance(cpus, bool) or not 0 < cpus < math.inf:
+        raise SweepError(f"cpus_per_run = {cpus!r} is not a finite number above 0; write cpus_per_run = 1")
     if cpus > 1 and cpus != int(cpus):
         raise SweepError(f"cpus_per_run = {cpus!r}: Ray shares one core among runs, but not more; write a whole number")
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
@@ -338,5 +344,6 @@ TRAINING = Vocabulary(
     algorithm_name=lambda name: use_algorithm(name).name,
     check_options=_check_options,
     defaults=_defaults,
+    most_seed=MOST_SEED,
 )
 """Tasks and algorithms of `mikasa train`."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.baselines.spaces import ActionLayout, Obs
+from mikasa_robo.terminal import printable
 
 from .messages import PROTOCOL, MessageError, pack, read_actions, require_map, unpack
 
@@ -206,8 +207,3 @@ class RemotePolicy:
             if error.rcvd.code == 1009:
                 why += ": the frame is too long for the server; use fewer --num-envs"
         return RemotePolicyError(f"{self.name} closed the connection ({why}); start the server again")
-
-
-def printable(text: str) -> str:
-    """``text`` without control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -38,7 +38,8 @@ def rendering_problem(device: str = "cpu") -> str | None:
             text=True,
             errors="replace",
             timeout=120,
-            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+            # PYTHONSAFEPATH: no file in the current folder hides an installed package. Before Python 3.11 it does nothing.
+            env=os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"},
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
