@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tyro
 from tool_helpers import OWN_ID, own_task, save_untrained
 from train_helpers import break_off
 
@@ -114,6 +116,21 @@ def test_episodes_depend_on_their_seed_alone(made: Path, tmp_path: Path) -> None
     random = Dataset.open(tmp_path / "random1")
     assert not random.read(0).states
     assert replay(random.info, random.read(1)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["ShellGamePick-v0", "InterceptGrabFast-v0"])
+def test_episodes_do_not_depend_on_those_before_them(tmp_path: Path, env_id: str) -> None:
+    """In the one a mug is held at the end; in the other the hand waits for the ball, as it did in the episode before."""
+    found = []
+    for num_envs in (1, 3):
+        folder = tmp_path / str(num_envs)
+        argv = f"--env-id {env_id} --out {folder} --episodes 4 --num-envs {num_envs} --format data_helpers:Lines"
+        assert collect.main(argv.split()) == 0
+        found.append(contents(folder))
+    assert found[0] == found[1]
+    dataset = Dataset.open(tmp_path / "1")
+    assert replay(dataset.info, dataset.read(3)) == []
 
 
 def test_noise_belongs_to_a_seed() -> None:
@@ -410,6 +427,53 @@ def test_show(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (copy / "show.png").read_bytes().startswith(b"\x89PNG")
     assert data.main(["show", str(copy), "--out", str(copy / "show.png")]) == 2
     assert "show.png exists" in capsys.readouterr().err
+
+
+def test_show_without_native_episodes_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    assert collect_into(folder, "--no-keep-native", "--format", "data_helpers:Lines", episodes=1, num_envs=1) == 0
+    capsys.readouterr()
+    assert data.main(["show", str(folder)]) == 0
+    assert "no figure: there are no native episodes" in capsys.readouterr().out
+    assert data.main(["show", str(folder), "--out", str(tmp_path / "a.png")]) == 2
+    told = capsys.readouterr()
+    assert "has no native episodes" in told.err
+    assert told.out == ""
+
+
+def test_a_format_that_cannot_hold_the_data_is_named_before_anything_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert collect_into(tmp_path / "data", "--format", "data_helpers:Lines,data_helpers:Refuses") == 2
+    assert "--format data_helpers:Refuses: it cannot hold images" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "num_envs"),
+    [
+        ("--episodes 2", 2),
+        ("--episodes 2 --num-envs 16", 2),
+        ("--episodes 2 --num-envs 16 --only-success", 16),
+        ("--episodes 2 --only-success", 2),
+        ("--episodes 90", 64),
+        ("--episodes 90 --obs rgb+joints", 16),
+    ],
+)
+def test_how_many_environments_play(words: str, num_envs: int, tmp_path: Path) -> None:
+    options = tyro.cli(collect.Options, args=[*f"--env-id {ENV_ID} --out {tmp_path}".split(), *words.split()])
+    assert collect._environments(options) == num_envs
+
+
+def test_a_full_disk_is_told(copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("data_helpers.Lines.add", full)
+    shutil.rmtree(copy / "Lines")
+    assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not (copy / "Lines").exists()
 
 
 def test_what_others_wrote_does_not_control_the_terminal(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.baselines.networks import RecurrentActorCritic
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
-from mikasa_robo.remote.client import RemotePolicyError, read_address
+from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, read_address
 from mikasa_robo.remote.messages import MessageError, Observation, pack, read_actions, read_request, unpack
 from mikasa_robo.remote.server import PolicyServer
 from mikasa_robo.tools import serve as serve_tool
@@ -286,6 +287,66 @@ def test_the_server_keeps_a_state_for_each_connection_and_refuses_what_does_not_
             assert "\x1b" not in told
 
 
+def test_a_host_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refused(uri: str, **kwargs: Any) -> Any:
+        asked.append(uri)
+        raise OSError("refused")
+
+    monkeypatch.setattr("websockets.sync.client.connect", refused)
+    for host in ("gpu-remote", "remote", "::1"):
+        with pytest.raises(RemotePolicyError, match="cannot be reached"):
+            RemotePolicy(host, 8000)
+    assert asked == ["ws://gpu-remote:8000", "ws://remote:8000", "ws://[::1]:8000"]
+
+
+def test_an_address_of_ipv6_is_served(recurrent: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"there is no IPv6: {error}")
+    with running(serve_tool.make_server(serve_tool.Args(recurrent, port=0, host="::1"))) as server:
+        policy = RemotePolicy("::1", server.port)
+        assert policy.metadata["env_id"] == BASE_ID
+        policy.close()
+
+
+def test_an_address_of_another_machine_is_named(recurrent: Path) -> None:
+    with pytest.raises(OptionError, match=r"--host 192\.0\.2\.1 .*; give --host an address of this machine"):
+        serve_tool.make_server(serve_tool.Args(recurrent, port=0, host="192.0.2.1"))
+
+
+def test_a_server_is_closed_whether_it_served_or_not() -> None:
+    server = PolicyServer(lambda: None, {})  # type: ignore[arg-type, return-value]
+    server.close()
+    server.close()
+    server.serve_forever()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port))
+
+
+OWN_SERVER = """
+from mikasa_robo.remote.server import PolicyServer
+server = PolicyServer(lambda: None, {})
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+
+def test_ctrl_c_ends_a_server_of_ones_own_that_has_a_client() -> None:
+    process = subprocess.Popen([sys.executable, "-c", OWN_SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    with connect(f"ws://127.0.0.1:{int(process.stdout.readline())}", proxy=None) as client:
+        client.recv(timeout=30)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert b"KeyboardInterrupt" in said
+
+
 def test_a_web_page_cannot_use_the_policy(served: int) -> None:
     from websockets.exceptions import InvalidStatus
     from websockets.typing import Origin
@@ -511,6 +572,8 @@ def test_the_servers_of_the_documentation_are_evaluated(number: int, tmp_path: P
     text = (Path(__file__).parent.parent / "docs" / "remote-policies.md").read_text()
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[number]
     *lines, last = code.replace("8000", "0").replace(", 8)", ", 1)").strip().splitlines()
+    if last.strip() == "server.serve_forever()":
+        last = lines.pop().removeprefix("with ").removesuffix(" as server:")
     names: dict[str, Any] = {}
     exec("\n".join([*lines, f"server = {last.removesuffix('.serve_forever()')}"]), names)
     server = names["server"]

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import tyro
 import mikasa_suite
 from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
-from mikasa_robo.data.episode import IMAGE_PARTS, name_simulator
+from mikasa_robo.data.episode import IMAGE_PARTS, DatasetInfo, name_simulator
 from mikasa_robo.data.formats import FormatError, find_format
 from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS
 from mikasa_robo.data.store import DataError
@@ -189,8 +190,8 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
         _report(dataset)
         return _say_problems(problems)
 
-    wanted = options.num_envs or (16 if options.images else 64)
-    with contextlib.closing(make_collector(min(wanted, options.episodes))) as collector:
+    with contextlib.closing(make_collector(_environments(options))) as collector:
+        _require_holding(options.formats if begun is None else _missing_formats(begun, options), collector.info)
         options.out.mkdir(parents=True, exist_ok=True)
         with locked(options.out):
             arguments = options.arguments()
@@ -209,6 +210,23 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
             dataset = dataset.complete(chosen, left_out, provenance(["mikasa", "collect", *command]), native)
     _report(dataset)
     return _say_problems(problems)
+
+
+def _environments(options: Options) -> int:
+    """How many environments play. Those that are asked for may be more than the successes that are wanted."""
+    if options.num_envs is None:
+        return min(16 if options.images else 64, options.episodes)
+    return min(options.num_envs, options.episodes * (MOST_TRIES if options.only_success else 1))
+
+
+def _require_holding(names: Sequence[str], info: DatasetInfo) -> None:
+    """Raises OptionError for a format that cannot hold such data, before anything is recorded for it."""
+    for name in names:
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                find_format(name).writer()(Path(place, "dataset"), info)
+            except ValueError as error:
+                raise OptionError(f"--format {name}: {error}") from error
 
 
 def _record(dataset: Dataset, collector: Collector, options: Options) -> None:

@@ -50,6 +50,12 @@ class Collector:
 
     def __init__(self, options: Options, env_id: str, num_envs: int) -> None:
         obs_mode = _normal_mode(options.obs)
+        for word in options.env_kwargs:
+            if word.partition("=")[0] in ("control_mode", "reward_mode"):
+                raise OptionError(
+                    f"--env-kwargs {word}: scripted policies record pd_joint_delta_pos and normalized_dense, and a "
+                    "checkpoint what it was trained with; leave it out"
+                )
         kwargs = read_env_kwargs(options.env_kwargs)
         if options.arm is not None:  # free too: a checkpoint may have been trained with another
             kwargs["arm"] = options.arm

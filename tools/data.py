@@ -102,7 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(command, Replay):
             return _replay(dataset, command.episode, command.env_id)
         return _export(dataset, command.format)
-    except (DataError, FormatError, IndexError, OptionError) as error:
+    except BrokenPipeError:
+        raise
+    except (DataError, FormatError, IndexError, OptionError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -147,6 +149,7 @@ def _show(dataset: Dataset, options: Show) -> int:
 
     out = dataset.folder / "show.png" if options.out is None else options.out
     if options.out is not None:
+        dataset.require_native()
         require_new_file(options.out)
     elif options.figure and (problem := why_not_writable(dataset.folder, out.name)) is not None:
         raise OptionError(f"{dataset.folder}: {problem}; name a file elsewhere with --out, or add --no-figure")
@@ -154,8 +157,9 @@ def _show(dataset: Dataset, options: Show) -> int:
         raise DataError(f"{dataset.folder}: {problem}; see `mikasa data check {dataset.folder}`")
     for line in describe(dataset):
         print(printable(line))
-    if options.figure:
-        dataset.require_native()
+    if options.figure and not dataset.native:
+        print("no figure: there are no native episodes (--no-keep-native)")
+    elif options.figure:
         from mikasa_robo.baselines.files import write_atomically
 
         try:

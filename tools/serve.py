@@ -5,6 +5,7 @@ mikasa serve --checkpoint runs/A/checkpoint.pt --port 8000
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,9 +80,10 @@ def make_server(args: Args) -> PolicyServer:
     try:
         return PolicyServer(lambda: CheckpointPolicy(checkpoint, network), metadata, args.host, args.port)
     except OSError as error:
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        fix = "choose another port, or stop what uses it" if taken else "give --host an address of this machine"
         raise OptionError(
-            f"--host {args.host} --port {args.port}: cannot listen there ({error.strerror or error}); choose another port, "
-            "or stop what uses it"
+            f"--host {args.host} --port {args.port}: cannot listen there ({error.strerror or error}); {fix}"
         ) from error
 
 

@@ -128,6 +128,8 @@ class EpisodeWriter(Protocol):
     def __init__(self, out: Path, info: DatasetInfo) -> None:
         """Begin a dataset in the folder ``out``, which does not exist; its parent does.
 
+        Before episodes are recorded, a writer is made and dropped, to learn whether the format can hold them.
+
         Raises:
             ValueError: the format cannot hold such data. The message says why and what can.
         """

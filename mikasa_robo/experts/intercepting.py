@@ -165,7 +165,8 @@ class InterceptSkill(Skill):
         if len(rows):
             self._plan(view, cue, rows)
         # each joint by itself, as fast as possible
-        move = ((self._posture - q) / (REACHED * STEP_LIMIT)).clamp(-1, 1) * (self._age > 1)[:, None]
+        move = ((self._posture - q) / (REACHED * STEP_LIMIT)).clamp(-1, 1)
+        move = torch.where((self._age > 1)[:, None], move, 0.0)  # a product would keep the sign of an earlier episode
         return self.catch(view, torch.cat([move, torch.full_like(move[:, :1], BLOCKING)], dim=1), self._age > 2)
 
     def catch(self, view: View, move: Tensor, ready: Tensor) -> Tensor:

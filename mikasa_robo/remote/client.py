@@ -73,7 +73,7 @@ class RemotePolicy:
             # No ping: a server that computes in the thread that reads cannot answer one. No proxy: what is named is asked.
             self._connection = self._open.enter_context(
                 connect(
-                    self.name.replace(SCHEME, "ws://"),
+                    f"ws://{self.name.removeprefix(SCHEME)}",
                     compression=None,
                     proxy=None,
                     open_timeout=timeout,

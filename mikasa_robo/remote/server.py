@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http
 import logging
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -67,21 +69,45 @@ class PolicyServer:
             process_request=_answer_health_check,
             # A browser names the page that connects, other clients name none: no web page gets to use the policy.
             origins=[None],
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
         )
         self.port: int = self._server.socket.getsockname()[1]
+        self._lock = threading.Lock()  # of what follows
+        self._connections: set[Any] = set()
+        self._serving = self._closed = False
 
     def serve_forever(self) -> None:
-        """Answer until `close` is called from another thread."""
-        self._server.serve_forever()
+        """Answer until `close` is called from another thread, or until Ctrl-C."""
+        with self._lock:
+            if self._closed:
+                return
+            self._serving = True
+        try:
+            self._server.serve_forever()
+        finally:  # a thread that waits for the next request of a client would keep the process alive
+            self.close()
 
     def close(self) -> None:
-        """Stop listening and close the connections."""
-        self._server.shutdown()
+        """Stop listening and close the connections. Closing again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._serving:
+            self._server.shutdown()
+        else:  # `shutdown` would wait for `serve_forever` to end
+            self._server.socket.close()
+        with self._lock:  # older versions of websockets leave them open
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close(1001)
 
     def _answer_all(self, connection: Any) -> None:
         from websockets.exceptions import ConnectionClosed
 
         client = connection.remote_address
+        with self._lock:
+            self._connections.add(connection)
         try:
             policy = self._make_policy()
             connection.send(self._metadata)
@@ -98,6 +124,9 @@ class PolicyServer:
         except Exception as error:  # the policy's own; other connections go on
             log.exception("%s: the policy failed", client)
             _refuse(connection, 1011, f"the policy failed: {type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
 
 
 def _refuse(connection: Any, code: int, text: str) -> None:

@@ -5,6 +5,9 @@ time where it can. Their order comes from numbers that PhysX gives to contacts a
 on every contact that the scene has ever had; contacts also keep points and friction anchors from earlier steps. The
 difference is in the last bits at first, and grows where objects collide. SAPIEN has no call that undoes this, and removing
 all bodies from a scene and adding them again does not either. A new scene does, at a fraction of the cost of new bodies.
+
+A body takes one thing of its past along: the time until it may fall asleep. It can be longer for one that was held at the
+end of an episode than for a new one, and a reset does not make it shorter. Waking the body sets it to that of a new one.
 """
 
 from __future__ import annotations
@@ -105,3 +108,6 @@ def _add(scene: sapien.Scene, content: _Content) -> None:
             following += 1
         scene.add_entity(entity)
         following += 1
+        for component in entity.components:
+            if isinstance(component, physx.PhysxRigidDynamicComponent) and not component.kinematic:
+                component.wake_up()
