@@ -327,7 +327,9 @@ def test_a_server_is_closed_whether_it_served_or_not() -> None:
 
 
 OWN_SERVER = """
+import signal
 from mikasa_robo.remote.server import PolicyServer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes background processes ignore it
 server = PolicyServer(lambda: None, {})
 print(server.port, flush=True)
 server.serve_forever()
