@@ -59,7 +59,7 @@ def read_mnist(folder: Path) -> tuple[Pictures, Pictures]:
     Raises:
         LifelongError: a file is missing or damaged, or pictures and labels do not fit together.
     """
-    parts = []
+    parts, sizes = [], []
     for part in ("train", "t10k"):
         pictures, labels = (
             _read_idx(folder, f"{part}-images-idx3-ubyte", 3),
@@ -70,7 +70,13 @@ def read_mnist(folder: Path) -> tuple[Pictures, Pictures]:
                 f"--data {folder}: {len(pictures)} pictures and {len(labels)} labels of {part} do not fit together, or "
                 "labels are above 9; use the four files of one set"
             )
+        sizes.append("x".join(map(str, pictures.shape[1:])))
         parts.append((_pixels(pictures), labels.astype(np.int64)))
+    if sizes[0] != sizes[1]:
+        raise LifelongError(
+            f"--data {folder}: training pictures have {sizes[0]} pixels and test pictures {sizes[1]}; use the four files of "
+            "one set"
+        )
     return parts[0], parts[1]
 
 

@@ -94,6 +94,10 @@ def test_broken_files_are_refused(mnist: Path, cifar: Path, tmp_path: Path, caps
         (whole[:-1], "is not an idx file of bytes in 3 dimensions"),
         (b"", "is not an idx file of bytes in 3 dimensions"),
         (idx(np.zeros((39, 4, 3))), "39 pictures and 40 labels of train do not fit together"),
+        (
+            idx(np.zeros((40, 3, 4))),
+            "training pictures have 3x4 pixels and test pictures 4x3; use the four files of one",
+        ),
     ):
         images.write_bytes(content)
         with pytest.raises(LifelongError, match=message):
