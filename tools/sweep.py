@@ -36,6 +36,7 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 import sys
 import time
@@ -195,21 +196,15 @@ def _require_same(run: PlannedRun, recorded: Mapping[str, Any], what: str) -> No
             )
 
 
-def _folders(out: Path, run: PlannedRun) -> Iterator[Path]:
-    """Where a run may be: its folder, and the folders of attempts that could not resume the one before."""
-    yield out / run.name
-    for attempt in itertools.count(2):
-        yield out / f"{run.name}__attempt-{attempt}"
-
-
-def _attempts(out: Path, run: PlannedRun) -> int:
-    """The number of the last attempt with a folder in use; 0 where there is none. Earlier ones may have been removed."""
+def _attempts(out: Path, run: PlannedRun) -> dict[int, Path]:
+    """The folders in use of a run, by the number of the attempt, in order: its own, and those of attempts that could not
+    resume the one before. The user may have removed some of them."""
     found = {1: out / run.name}
     for folder in found[1].parent.glob(f"{glob.escape(found[1].name)}__attempt-*"):
         number = folder.name.rpartition("-")[2]
-        if number.isascii() and number.isdigit() and len(number) < 7:
+        if re.fullmatch(r"[2-9]|[1-9][0-9]{1,5}", number):
             found[int(number)] = folder
-    return max((number for number, folder in found.items() if _is_in_use(folder)), default=0)
+    return {number: found[number] for number in sorted(found) if _is_in_use(found[number])}
 
 
 def _is_in_use(folder: Path) -> bool:
@@ -219,9 +214,7 @@ def _is_in_use(folder: Path) -> bool:
 def _find(out: Path, run: PlannedRun) -> Progress:
     """Find the last folder of a run, or the one that it will get."""
     last = None
-    for folder in itertools.islice(_folders(out, run), _attempts(out, run)):
-        if not _is_in_use(folder):
-            continue
+    for folder in _attempts(out, run).values():
         last = folder
         progress = Progress(run, folder)
         if _is_finished(progress):
@@ -272,7 +265,8 @@ def _next_attempt(progress: Progress, out: Path) -> bool:
     """Choose the folder of the next attempt; return whether it resumes from a checkpoint."""
     if any(progress.folder.glob("resume-*.pt")):
         return True
-    progress.folder = next(itertools.islice(_folders(out, progress.run), _attempts(out, progress.run), None))
+    number = max(_attempts(out, progress.run), default=0) + 1
+    progress.folder = out / (progress.run.name if number == 1 else f"{progress.run.name}__attempt-{number}")
     return False
 
 
