@@ -92,22 +92,24 @@ def test_an_interrupted_round_is_the_last(checkout: Path) -> None:
     assert (code, len(called)) == (INTERRUPTED, 1)
 
 
+def set_up(folder: Path, venv_python: str, python: str) -> subprocess.CompletedProcess[str]:
+    """Run the setup in a new checkout, with shell code in place of the Python of .venv and of the one in PYTHON."""
+    for path in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, folder / path)
+    for path, code in {".venv/bin/python": venv_python, "python": python}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(f"#!/bin/bash\n{code}\n")
+        (folder / path).chmod(0o755)
+    environ = {**os.environ, "PYTHON": str(folder / "python")}
+    return subprocess.run(
+        ["bash", "scripts/setup.sh"], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+
+
 def test_a_half_made_environment_is_completed(tmp_path: Path) -> None:
     """Without pip it is what remains where python3-venv was missing, or where somebody pressed Ctrl-C."""
-    for path in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / path, tmp_path / path)
-    for path, code in {
-        ".venv/bin/python": 'echo "No module named $2" >&2; exit 1',
-        "python": 'echo "$@" >>calls; [[ $2 != venv ]]',
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(f"#!/bin/bash\n{code}\n")
-        (tmp_path / path).chmod(0o755)
-    environ = {**os.environ, "PYTHON": str(tmp_path / "python")}
-    done = subprocess.run(
-        ["bash", "scripts/setup.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    done = set_up(tmp_path, 'echo "No module named $2" >&2; exit 1', 'echo "$@" >>calls; [[ $2 != venv ]]')
     assert done.returncode == 1
     assert "apt-get install python3-venv" in done.stdout + done.stderr
     assert f"-m venv {tmp_path}/.venv" in (tmp_path / "calls").read_text()
@@ -115,17 +117,8 @@ def test_a_half_made_environment_is_completed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("made_with", "asked_for"), [("3.13", "3.12"), ("3.11", "3.12"), ("3.13", "3.13")])
 def test_an_environment_of_another_python_is_named_and_kept(tmp_path: Path, made_with: str, asked_for: str) -> None:
-    for path in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / path, tmp_path / path)
-    for path, version in {".venv/bin/python": made_with, "python": asked_for}.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(f'#!/bin/bash\necho "$@" >>{tmp_path}/calls\n[[ $1 != -c ]] || echo {version}\n')
-        (tmp_path / path).chmod(0o755)
-    environ = {**os.environ, "PYTHON": str(tmp_path / "python")}
-    done = subprocess.run(
-        ["bash", "scripts/setup.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    says = 'echo "$@" >>calls; [[ $1 != -c ]] || echo '
+    done = set_up(tmp_path, says + made_with, says + asked_for)
     assert done.returncode == 1
     assert f"{tmp_path}/.venv is of Python {made_with}" in done.stderr
     assert "move" in done.stderr
