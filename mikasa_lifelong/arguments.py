@@ -57,7 +57,8 @@ class RunArgs:
     episodes: int | None = None
     """Episodes, or test items, of an evaluation; by default all that the task has."""
     select: Literal["last", "best"] = "last"
-    """Which checkpoint of a stage is consolidated and kept."""
+    """Which checkpoint of a stage is consolidated and kept. The best is the one with the highest score in the evaluations
+    that are reported, so its score looks better than it is."""
     checkpoint_every: int = 200
     """Write a file to resume from after so many gradient steps or pieces of a consolidation, and after each stage."""
     torch_threads: int = 1
@@ -126,6 +127,11 @@ class RunArgs:
                 raise LifelongError(
                     f"{_option(name)} {getattr(self, name)} is not an option of {learner.name} but of {takers}; leave it out"
                 )
+        usual = learner.options.get("capacity")
+        if self.capacity_total and self.capacity not in (None, usual):
+            raise LifelongError(
+                f"--capacity {self.capacity} and --capacity-total {self.capacity_total} exclude each other; leave one out"
+            )
         reads = stream.needs_data or all(TASKS[name].world == "digits" for name in stream.tasks)
         if self.data is not None and not reads:
             raise LifelongError(f"--data {self.data}: {stream.name} takes no data from files; leave it out")
@@ -178,6 +184,12 @@ class RunArgs:
             value = getattr(self, name)
             if value is not None and value > most:
                 raise LifelongError(f"{_option(name)} {value} must be at most {most}")
+        tasks = len(self.stream_row.tasks)
+        if self.capacity_total and self.capacity_total < tasks:
+            raise LifelongError(
+                f"--capacity-total {self.capacity_total} leaves nothing for some of the {tasks} tasks of {self.stream}; use "
+                f"at least {tasks}, or 0 for no such limit"
+            )
         assert self.steps is not None
         if self.checkpoints > self.steps:
             raise LifelongError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from .errors import LifelongError
 from .learners.registry import LEARNERS, label_of
 from .record import RECORD_FILE, Record, read_record
 
-__all__ = ["BEST", "COLUMNS", "SCRATCH", "Collection", "Column", "best_strength", "collect", "values_of"]
+__all__ = ["BEST", "COLUMNS", "SCRATCH", "Collection", "Column", "best_strength", "collect", "place_of", "values_of"]
 
 SCRATCH = "scn"
 """The learner whose runs are what ``fwt_nav`` compares with."""
@@ -24,7 +25,7 @@ PROTOCOL = (
     *("steps", "batch_size", "network", "hidden_size", "dropout", "learning_rate", "max_grad_norm"),
     *("data", "episodes", "checkpoints", "select"),
 )
-"""Arguments that say how a stream is learnt and measured, whatever the learner."""
+"""Arguments that say how a stream is learnt and measured, whatever the learner. Data from files is known by its content."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ Seeds = dict[int, Record]
 class Collection:
     """Runs by stream, learner and seed, and what is wrong with others.
 
-    Where there are several strengths λ of a learner, ``runs`` has those with its usual strength under its name, and those
-    with the best one under its name and `BEST`.
+    In ``runs`` a learner's name alone stands for its default strength λ. If a stream has no run with that, each strength is
+    a learner of its own, such as ``"ewc, strength 100.0"``. Where there are several strengths, the runs with the best one
+    are also there under the learner's name and `BEST`.
     """
 
     runs: dict[str, dict[str, Seeds]] = field(default_factory=dict)
@@ -72,6 +74,8 @@ class Collection:
 
     Here and in ``runs`` a learner with other options than its defaults is one of its own, see `label_of`.
     """
+    best: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    """By stream and learner, where there are several strengths: the best one."""
     problems: list[tuple[Path, str]] = field(default_factory=list)
 
     def streams(self) -> list[str]:
@@ -81,14 +85,13 @@ class Collection:
 
     def learners(self) -> list[str]:
         """All that have a run, in the order of the registry."""
-        known = list(LEARNERS)
-        found = {label for by_learner in self.runs.values() for label in by_learner}
+        return sorted({label for by_learner in self.runs.values() for label in by_learner}, key=place_of)
 
-        def place(label: str) -> tuple[int, str]:
-            name = _name_in(label)
-            return (known.index(name) if name in known else len(known)), label
 
-        return sorted(found, key=place)
+def place_of(label: str) -> tuple[int, str]:
+    """Sorts learners as the registry has them; unknown ones come last."""
+    known, name = list(LEARNERS), _name_in(label)
+    return (known.index(name) if name in known else len(known)), label
 
 
 def collect(paths: Sequence[Path]) -> Collection:
@@ -106,8 +109,9 @@ def collect(paths: Sequence[Path]) -> Collection:
         if not found:
             result.problems.append((path, f"holds no run: no {RECORD_FILE}"))
         folders |= dict.fromkeys(folder.resolve() for folder in found)
-    for folder in folders:
-        _add(folder, result)
+    complete = [pair for folder in folders for pair in _complete(folder, result)]
+    for record, folder in _of_same_tasks(complete, result):
+        _add(record, folder, result)
     for stream, learners in result.strengths.items():
         for learner, by_strength in learners.items():
             _choose(stream, learner, by_strength, result)
@@ -116,17 +120,38 @@ def collect(paths: Sequence[Path]) -> Collection:
     return result
 
 
-def _add(folder: Path, into: Collection) -> None:
+def _complete(folder: Path, into: Collection) -> list[tuple[Record, Path]]:
+    """The record of a folder, if it can be read and the run is complete."""
     try:
         record = read_record(folder)
     except LifelongError as error:
         into.problems.append((folder, str(error)))
-        return
+        return []
     if not record.complete:
         last = max((m.stage for m in record.measurements), default=0)
         text = f"unfinished, in stage {last} of {len(record.tasks)}; continue it with --resume"
         into.problems.append((folder, text))
-        return
+        return []
+    return [(record, folder)]
+
+
+def _of_same_tasks(found: Sequence[tuple[Record, Path]], into: Collection) -> list[tuple[Record, Path]]:
+    """Those with the tasks that most runs of their stream have: two streams of one name cannot share a table."""
+    counts: dict[str, Counter[tuple[str, ...]]] = {}
+    for record, _ in found:
+        counts.setdefault(record.stream, Counter())[record.tasks] += 1
+    kept = []
+    for record, folder in found:
+        usual = counts[record.stream].most_common(1)[0][0]
+        if record.tasks == usual:
+            kept.append((record, folder))
+        else:
+            text = f"not counted: its tasks are {', '.join(record.tasks)}; most runs of {record.stream} have "
+            into.problems.append((folder, text + ", ".join(usual)))
+    return kept
+
+
+def _add(record: Record, folder: Path, into: Collection) -> None:
     strength = record.args.get("strength")
     learner = label_of(record.learner, record.args, without=("strength",))
     seeds = into.strengths.setdefault(record.stream, {}).setdefault(learner, {}).setdefault(strength, {})
@@ -136,10 +161,9 @@ def _add(folder: Path, into: Collection) -> None:
         return
     other = next(iter(seeds.values()), None)
     if other is not None:
-        differ = [n for n in record.args if n != "seed" and record.args[n] != other.args.get(n)]
-        if differ or record.tasks != other.tasks:
-            what = ", ".join(differ) or "its tasks"
-            into.problems.append((folder, f"counted, but it differs from others of {learner} in {what}"))
+        ours, theirs = {**record.args, "data": _data_of(record)}, {**other.args, "data": _data_of(other)}
+        if differ := [name for name in ours if name != "seed" and ours[name] != theirs.get(name)]:
+            into.problems.append((folder, f"counted, but it differs from others of {learner} in {', '.join(differ)}"))
     seeds[record.seed] = record
 
 
@@ -149,20 +173,40 @@ def _name_in(label: str) -> str:
 
 
 def _choose(stream: str, learner: str, by_strength: dict[float | None, Seeds], into: Collection) -> None:
-    """Fill ``runs`` from ``strengths``. The usual strength is the learner's default, or else the one with the most runs."""
+    """Fill ``runs`` and ``best`` from ``strengths``."""
     runs = into.runs.setdefault(stream, {})
-    most = max(by_strength, key=lambda strength: len(by_strength[strength]))
     name = _name_in(learner)
-    default = LEARNERS[name].options.get("strength") if name in LEARNERS else None
-    usual = default if default in by_strength else most
-    runs[learner] = by_strength[usual]
+    known = name in LEARNERS and "strength" in LEARNERS[name].options
+    default = LEARNERS[name].options["strength"] if known else None
+    if default in by_strength:
+        usual = default
+        runs[learner] = by_strength[usual]
+    else:
+        usual = max(by_strength, key=lambda strength: len(by_strength[strength]))
+        for strength, seeds in by_strength.items():
+            # of a learner that is not in the table here nobody knows the default
+            alone = len(by_strength) == 1 and not known
+            runs[learner if alone else _with_strength(learner, strength)] = seeds
     if len(by_strength) > 1:
-        runs[learner + BEST] = by_strength[best_strength(by_strength, usual)]
+        best = best_strength(by_strength, usual)
+        into.best[stream, learner] = best
+        runs[learner + BEST] = by_strength[best]
+
+
+def _with_strength(learner: str, strength: float | None) -> str:
+    """As `label_of` would have it: the strength is the first option."""
+    name, *others = learner.split(", ")
+    return ", ".join([name, f"strength {strength}", *others])
+
+
+def _data_of(record: Record) -> object:
+    """What the run learnt from, if it comes from files: its content, or the folder where a run does not tell it."""
+    return record.args.get("data") if record.data_sha256 is None else record.data_sha256
 
 
 def _protocol_of(record: Record) -> dict[str, object]:
     """The arguments that have to be alike where learners are compared."""
-    return {name: record.args.get(name) for name in PROTOCOL}
+    return {name: _data_of(record) if name == "data" else record.args.get(name) for name in PROTOCOL}
 
 
 def _compare_learners(stream: str, into: Collection) -> None:

@@ -6,7 +6,9 @@ Larger sets, MNIST and CIFAR-100, are read from the user's own files.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,23 @@ SPLIT_SEED, PERMUTATION_SEED = 0, 1
 GROUP_SIZE = 5
 """Classes in a group of CIFAR-100."""
 
-_read_mnist, _read_cifar100 = functools.cache(read_mnist), functools.cache(read_cifar100)
+Split = tuple[Pictures, Pictures]
+"""Training and test data."""
 
 
 @functools.cache
-def load_split() -> tuple[Pictures, Pictures]:
+def _read_once(read: Callable[[Path], Split], folder: Path) -> tuple[Split, str]:
+    """What ``read`` returns for a folder, and the SHA-256 of it in hexadecimal digits."""
+    split = read(folder)
+    digest = hashlib.sha256()
+    for array in (array for part in split for array in part):
+        digest.update(f"{array.dtype} {array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return split, digest.hexdigest()
+
+
+@functools.cache
+def load_split() -> Split:
     """Training and test data: pixels (N, 64) in [0, 1] and digits (N,). The split is always the same.
 
     Raises:
@@ -48,8 +62,11 @@ def load_split() -> tuple[Pictures, Pictures]:
 class _Pictures:
     """Classification: the input is ``x`` (P,), the target ``label`` ()."""
 
-    def __init__(self, split: tuple[Pictures, Pictures], classes: int) -> None:
-        self._split = split
+    data_sha256: str | None
+    """Of the pictures and labels from ``--data``, see `mikasa_lifelong.stream.TaskStream.data_sha256`."""
+
+    def __init__(self, split: Split, data_sha256: str | None, classes: int) -> None:
+        self._split, self.data_sha256 = split, data_sha256
         self.signature = Signature({"x": split[0][0].shape[1:]}, "categorical", classes)
 
     def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
@@ -70,8 +87,8 @@ class _Pictures:
         return Scores(right, len(label), right / len(label))
 
 
-def _digits(data: Path | None) -> tuple[Pictures, Pictures]:
-    return load_split() if data is None else _read_mnist(data)
+def _digits(data: Path | None) -> tuple[Split, str | None]:
+    return (load_split(), None) if data is None else _read_once(read_mnist, data)
 
 
 class DigitPair(_Pictures):
@@ -80,11 +97,21 @@ class DigitPair(_Pictures):
     Args:
         digits: the two digits.
         data: folder with the files of MNIST, see `read_mnist`; by default scikit-learn's digits.
+
+    Raises:
+        LifelongError: there are no training or no test pictures of one of the digits.
     """
 
     def __init__(self, digits: tuple[int, int], data: Path | None = None) -> None:
-        super().__init__(_digits(data), classes=2)
+        super().__init__(*_digits(data), classes=2)
         self._pair = digits
+        for part, (_, labels) in zip(("training", "test"), self._split, strict=True):
+            for digit in digits:
+                if digit not in labels:
+                    raise LifelongError(
+                        f"--data {data}: there is no {part} picture of the digit {digit}; use the four files of a set that "
+                        "has all ten"
+                    )
 
     def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
         rows = np.isin(labels, self._pair)
@@ -100,7 +127,7 @@ class PermutedDigits(_Pictures):
     """
 
     def __init__(self, permutation: int, data: Path | None = None) -> None:
-        super().__init__(_digits(data), classes=10)
+        super().__init__(*_digits(data), classes=10)
         (pixels,) = self.signature.inputs["x"]
         rng = np.random.default_rng([PERMUTATION_SEED, permutation])
         self._order = rng.permutation(pixels) if permutation else np.arange(pixels)
@@ -117,22 +144,26 @@ class CifarGroup(_Pictures):
         data: folder with the files of CIFAR-100, see `read_cifar100`.
 
     Raises:
-        LifelongError: there is no ``data``, or the group has not just five classes there.
+        LifelongError: there is no ``data``, or the group does not have the same five classes in both of its files.
     """
 
     def __init__(self, group: int, data: Path | None = None) -> None:
         if data is None:
             raise LifelongError("this stream needs --data, a folder with train.bin and test.bin of CIFAR-100")
-        split = _read_cifar100(data)
-        super().__init__(split, classes=GROUP_SIZE)
+        super().__init__(*_read_once(read_cifar100, data), classes=GROUP_SIZE)
         self._group = group
-        for _, labels in split:
-            self._classes = np.unique(labels[labels[:, 0] == group, 1])
-            if len(self._classes) != GROUP_SIZE:
+        self._classes, of_test = (np.unique(labels[labels[:, 0] == group, 1]) for _, labels in self._split)
+        for classes in (self._classes, of_test):
+            if len(classes) != GROUP_SIZE:
                 raise LifelongError(
-                    f"--data {data}: the coarse label {group} has {len(self._classes)} classes, not {GROUP_SIZE}; fetch "
+                    f"--data {data}: the coarse label {group} has {len(classes)} classes, not {GROUP_SIZE}; fetch "
                     "CIFAR-100's binary version"
                 )
+        if not np.array_equal(self._classes, of_test):
+            raise LifelongError(
+                f"--data {data}: the coarse label {group} has the classes {self._classes.tolist()} in train.bin and "
+                f"{of_test.tolist()} in test.bin; fetch CIFAR-100's binary version"
+            )
 
     def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
         rows = labels[:, 0] == self._group

@@ -93,6 +93,7 @@ class Loop:
         self.learner: Learner = args.learner_row.load()(self.setup)
         self.record = Record(args.stream, args.learner, args.seed, stream.row.tasks, args.checkpoints, args.to_dict())
         self.record.one_network = self.setup.fresh_model(0).numbers()
+        self.record.data_sha256 = stream.data_sha256
         self.stages = _stages(len(stream), args.learner_row.joint)
         self.index, self.t = 0, 0  # the stage, and its gradient steps so far
         self.phase: Phase = "measure"
@@ -126,12 +127,18 @@ class Loop:
         )
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `save` wrote."""
+        """Go on from what `save` wrote.
+
+        Raises:
+            LifelongError: the run was begun with other data.
+        """
+        record = Record.from_dict(saved["record"], "the checkpoint's record")
+        self.stream.require_data(record.data_sha256, f"--resume {self.run_dir}")
         place = saved["lifelong"]
         self.index, self.phase, self.t = place["stage"], place["phase"], place["t"]
         self.losses = (place["losses"][0], place["losses"][1])
         self.best, self.saves = saved["best"], saved["step"]
-        self.record = Record.from_dict(saved["record"], "the checkpoint's record")
+        self.record = record
         self.learner.load(saved["learner"])
 
     def _count(self) -> None:
@@ -201,7 +208,11 @@ class Loop:
     def _measure(self) -> None:
         values = [self._evaluate(AFTER, k) for k in range(len(self.stream))]
         sizes = self.learner.sizes()
-        self.record.inference_numbers, self.record.training_numbers = sizes.inference, sizes.training
+        held = 0
+        if self.args.learner_row.joint:  # it draws from all tasks, so it has to keep their data
+            data = self.setup.data(0)
+            held = len(data) * data.numbers_per_item
+        self.record.inference_numbers, self.record.training_numbers = sizes.inference, sizes.training + held
         log.info(
             "stage %d of %d: %s",
             self.stage.number,
@@ -209,7 +220,7 @@ class Loop:
             ", ".join(f"{name} {value:.1%}" for name, value in zip(self.stream.row.tasks, values, strict=True)),
         )
         self.record.save(self.run_dir)
-        save_stage(self.run_dir, self.stage.number, self.args, self.learner.state())
+        save_stage(self.run_dir, self.stage.number, self.args, self.learner.state(), self.record.data_sha256)
         self.index, self.phase, self.t = self.index + 1, "train", 0
         self.save()
 

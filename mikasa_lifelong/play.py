@@ -24,6 +24,8 @@ from .stream import DrawableTask, Policy, Scores, TaskStream
 
 __all__ = ["Args", "main"]
 
+VIDEO_EPISODES = 3
+
 
 @dataclass
 class Args:
@@ -39,8 +41,8 @@ class Args:
     """Episodes, or test items, to play; by default as many as the run's evaluations have."""
     video: Path | None = None
     """Also write this MP4, a new file: the first episodes of each policy side by side, at twice the true speed."""
-    video_episodes: int = 3
-    """Episodes in the video."""
+    video_episodes: int | None = None
+    """Episodes in the video, by default 3."""
 
 
 @dataclass
@@ -65,6 +67,8 @@ def _check(args: Args) -> None:
     for name, value in (("--episodes", args.episodes), ("--video-episodes", args.video_episodes)):
         if value is not None and value < 1:
             raise LifelongError(f"{name} {value} must be at least 1")
+    if args.video is None and args.video_episodes is not None:
+        raise LifelongError(f"--video-episodes {args.video_episodes} needs --video, the name of the file")
     if args.video is not None:
         from mikasa_robo.tools.extras import require_modules
         from mikasa_robo.tools.output import require_new_file
@@ -116,7 +120,7 @@ def _film(args: Args, path: Path, task: DrawableTask, played: Sequence[_Played])
     captions = [f"{one.label}: {one.scores.successes} of {one.scores.trials} succeed" for one in played]
 
     def frames() -> Iterator[NDArray[np.uint8]]:
-        for episode in range(args.video_episodes):
+        for episode in range(VIDEO_EPISODES if args.video_episodes is None else args.video_episodes):
             each = [task.frames(one.policy, episode) for one in played]
             yield from side_by_side(each, captions)
 

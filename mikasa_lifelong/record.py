@@ -29,6 +29,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
     "float | None": (float, int, type(None)),
+    "str | None": (str, type(None)),
     "dict[str, Any]": (dict,),
     "tuple[str, ...]": (tuple,),
     "list[Measurement]": (list,),
@@ -76,6 +77,8 @@ class Record:
     training_numbers: int = 0
     """Numbers held to go on learning."""
     complete: bool = False
+    data_sha256: str | None = None
+    """Of what the tasks read from files; None where they read none, or do not tell it."""
 
     def add(self, stage: int, checkpoint: int, task: int, scores: Scores, loss: float | None = None) -> None:
         """Note an evaluation, made after `steps` steps."""
@@ -112,6 +115,7 @@ class Record:
                 "version of mikasa that wrote it"
             )
         try:
+            content = {"data_sha256": None, **content}  # older records do not have it
             values = {f.name: content[f.name] for f in fields(cls)}
             values["tasks"] = tuple(values["tasks"])
             values["measurements"] = [Measurement(**m) for m in values["measurements"]]

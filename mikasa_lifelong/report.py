@@ -22,7 +22,7 @@ import tyro
 from mikasa_robo.tools.html import as_code, as_text, to_html
 
 from . import figures, metrics
-from .collection import BEST, COLUMNS, SCRATCH, Collection, Column, collect, values_of
+from .collection import COLUMNS, SCRATCH, Collection, Column, collect, place_of, values_of
 from .errors import LifelongError
 from .record import Record
 from .stats import NOTHING, Summary, differs, summarise
@@ -33,6 +33,12 @@ NAV = COLUMNS[:6]
 """The metrics of Continual NavBench."""
 SAME_MARK = "†"
 """Follows a PER that Welch's test does not tell from the best one of its column."""
+
+
+BEST_CHECKPOINTS = (
+    "These evaluations also chose the checkpoint that each stage ends with (`--select best`), so the scores look better "
+    "than they are"
+)
 
 
 @dataclass
@@ -127,15 +133,18 @@ class _Table:
             return []
         known = sorted({strength for found in several.values() for strength in found if strength is not None})
         rows = []
-        for learner in (name for name in self.learners if name in several):
-            best = next(iter(self.collection.runs[stream][learner + BEST].values())).args["strength"]
+        for learner in sorted(several, key=place_of):
+            best = self.collection.best[stream, learner]
             cells = []
             for strength in known:
                 runs = several[learner].get(strength, {})
                 (summary,) = summarise([[metrics.per(record.array()) for record in runs.values()]])
                 cells.append(f"**{_show(NAV[0], summary)}**" if strength == best else _show(NAV[0], summary))
             rows.append((as_text(learner), *cells))
-        text = "PER by strength λ. The best is bold; as these numbers choose it, it looks better than it is."
+        text = (
+            "PER by strength λ. The best of those that have all seeds is bold; as these numbers choose it, it looks better "
+            "than it is."
+        )
         return [text, "", *_lines(("Learner", *(f"λ = {strength:g}" for strength in known)), rows)]
 
     def mean_lines(self) -> list[str]:
@@ -201,6 +210,9 @@ def write_report(collection: Collection, out: Path) -> Path:
         title, tasks = as_text(stream), as_text(", ".join(record.tasks))
         lines += [f"## {title}", "", f"Tasks: {tasks}.", "", *table.stream_lines(stream)]
         lines += table.strength_lines(stream)
+        if chosen := _chosen_by_evaluation(collection, stream):
+            names = as_text("; ".join(chosen))
+            lines += [f"{BEST_CHECKPOINTS}: {names}.", ""]
         drawn[curves[stream]] = figures.draw_curves(_ordered(table, stream))
         lines += [f"![success on each task of {title}]({curves[stream].name})", ""]
     if table.streams:
@@ -233,6 +245,12 @@ def write_report(collection: Collection, out: Path) -> Path:
     for path, data in contents.items():
         write_atomically(path, data, overwrite=False)
     return report
+
+
+def _chosen_by_evaluation(collection: Collection, stream: str) -> list[str]:
+    """The learners with a run that kept the checkpoint with the best evaluation."""
+    runs = collection.runs[stream]
+    return [n for n in sorted(runs, key=place_of) if any(r.args.get("select") == "best" for r in runs[n].values())]
 
 
 def _file_names(streams: Sequence[str]) -> dict[str, str]:

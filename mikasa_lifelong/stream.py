@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,13 +182,16 @@ class DrawableTask(Protocol):
 class TaskStream:
     """The tasks of a stream, built. A task that stands in several places is built once.
 
+    A task that reads files may have an attribute ``data_sha256``, the SHA-256 of what it reads in hexadecimal digits. With
+    it a run knows its data again, also where the folder has moved.
+
     Args:
         row: the stream.
         data: folder with the data of its tasks, where these take it from files.
     """
 
     def __init__(self, row: StreamRow, data: Path | None = None) -> None:
-        self.row = row
+        self.row, self.data = row, data
         files = {} if data is None else {"data": data}
         built = {name: load_entry_point(TASKS[name].entry_point)(**TASKS[name].kwargs, **files) for name in row.tasks}
         self.tasks: list[Task] = [built[name] for name in row.tasks]
@@ -202,6 +206,22 @@ class TaskStream:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+    @property
+    def data_sha256(self) -> str | None:
+        """Of what the tasks read from files; None where no task tells it."""
+        told = list(dict.fromkeys(getattr(task, "data_sha256", None) for task in self.tasks))
+        if len(told) == 1:
+            return told[0]
+        return hashlib.sha256(" ".join(map(str, told)).encode()).hexdigest()
+
+    def require_data(self, expected: str | None, what: str) -> None:
+        """Raise LifelongError where ``expected``, the `data_sha256` of ``what``, is known and that of other data."""
+        if expected is not None and expected != self.data_sha256:
+            raise LifelongError(
+                f"{what} learnt from other data than there is in {self.data} now (SHA-256 {expected}, now "
+                f"{self.data_sha256}); put the files back as they were, or start a new run"
+            )
 
     @property
     def signature(self) -> Signature:

@@ -196,6 +196,14 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         ("--stream split-digits --network mlp", r"--network mlp: there is no network 'mlp'; use one of residual-mlp"),
         ("--stream split-digits --gamma 0.5", r"--gamma 0.5 is not an option of sequential but of ewc-online"),
         ("--stream split-digits --learner er --capacity -1", r"--capacity -1 must be at least 0"),
+        (
+            "--stream split-digits --learner er --capacity 5 --capacity-total 50",
+            r"--capacity 5 and --capacity-total 50 exclude each other; leave one out",
+        ),
+        (
+            "--stream split-digits --learner er --capacity-total 4",
+            r"--capacity-total 4 leaves nothing for some of the 5 tasks of split-digits; use at least 5, or 0",
+        ),
         ("--stream split-digits --learning-rate 0", r"--learning-rate 0.0 must be above 0"),
         ("--stream split-digits --learner hispo --threshold 2", r"--threshold 2.0 must be at most 1"),
         ("--stream split-digits --torch-threads 100000", r"--torch-threads 100000 must be at most \d+"),
@@ -370,6 +378,82 @@ def test_of_several_strengths_the_best_has_a_row_of_its_own(
     assert "| ewc, best λ | 2 | **90.0 (80.0 to 100.0)** |" in shown
     del collection.strengths["tiny-digits"]["ewc"][9.0]
     assert best_strength(collection.strengths["tiny-digits"]["ewc"], 1.0) == 1.0, "0.5 has no seed 2"
+
+
+def changed_copy(run: Path, folder: Path, **changes: Any) -> Path:
+    """A folder with the record of ``run``, in which some entries are others; those in ``args`` are added to its own."""
+    content = json.loads((run / "record.json").read_text())
+    args = {**content["args"], **changes.pop("args", {})}
+    folder.mkdir()
+    (folder / "record.json").write_text(json.dumps({**content, **changes, "args": args}))
+    return folder
+
+
+def test_a_name_alone_is_the_default_strength(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Others are never shown under it, also where the default was not run."""
+    for strength in (0.1, 100.0):
+        changed_copy(runs / "ewc1", tmp_path / f"{strength}", args={"strength": strength})
+    alone = collect([tmp_path / "100.0"]).runs["tiny-digits"]
+    assert list(alone) == ["ewc, strength 100.0"]
+    assert command.main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    rows = re.findall(r"^\| (ewc.*?) \| 1 \|", shown, re.MULTILINE)
+    assert rows == ["ewc, best λ", "ewc, strength 0.1", "ewc, strength 100.0"]
+    assert "| Learner | λ = 0.1 | λ = 100 |" in shown
+    assert len(re.findall(r"^\| ewc \| .*\*\*", shown, re.MULTILINE)) == 1, "PER by strength"
+
+
+def test_a_learner_that_is_not_known_here_has_no_default_strength(runs: Path, tmp_path: Path) -> None:
+    own = {"learner": "own-anchored"}
+    for strength in (0.1, 100.0):
+        changed_copy(runs / "ewc1", tmp_path / f"{strength}", **own, args={"strength": strength})
+    assert list(collect([tmp_path / "0.1"]).runs["tiny-digits"]) == ["own-anchored"]
+    assert set(collect([tmp_path]).runs["tiny-digits"]) == {
+        "own-anchored, strength 0.1",
+        "own-anchored, strength 100.0",
+        "own-anchored, best λ",
+    }
+
+
+def test_two_streams_of_one_name_do_not_share_a_table(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tasks that most runs have are counted."""
+    content = json.loads((runs / "scn1" / "record.json").read_text())
+    shorter = [m for m in content["measurements"] if m["stage"] < 3 and m["task"] < 2]
+    changed_copy(runs / "scn1", tmp_path / "two", tasks=content["tasks"][:2], measurements=shorter)
+    words = ["report", str(tmp_path / "two"), str(runs / "ewc1"), str(runs / "ewc2"), "--out", str(tmp_path / "out")]
+    assert command.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "| scn |" not in shown
+    assert (
+        "not counted: its tasks are digits-01, digits-23; most runs of tiny-digits have digits-01, digits-23, digits-45"
+        in shown
+    )
+
+
+def test_a_report_says_which_scores_also_chose_the_checkpoints(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "(`--select best`), so the scores look better than they are: "
+    changed_copy(runs / "ewc1", tmp_path / "best", args={"select": "best"})
+    assert command.main(["report", str(tmp_path / "best"), "--out", str(tmp_path / "out")]) == 0
+    assert f"{told}ewc.\n" in capsys.readouterr().out
+    assert command.main(["report", str(runs / "ewc1"), "--out", str(tmp_path / "other")]) == 0
+    assert told not in capsys.readouterr().out
+
+
+def test_data_is_known_by_its_content(runs: Path, tmp_path: Path) -> None:
+    """Not by the folder, which may be another on each machine."""
+    ones, others = "1" * 64, "2" * 64
+    first = changed_copy(runs / "ewc1", tmp_path / "a", args={"data": "/here/mnist"}, data_sha256=ones)
+    moved = changed_copy(runs / "ewc2", tmp_path / "b", args={"data": "/there/mnist"}, data_sha256=ones)
+    assert collect([first, moved]).problems == []
+    swapped = changed_copy(runs / "ewc2", tmp_path / "c", args={"data": "/here/mnist"}, data_sha256=others)
+    assert [text for _, text in collect([first, swapped]).problems] == [
+        "counted, but it differs from others of ewc in data",
+        "ewc differs from other learners in data, so they cannot be compared",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:constrained_layout")  # the names are long

@@ -13,7 +13,9 @@ from mikasa_lifelong import command
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.catalog import STREAMS
 from mikasa_lifelong.data_files import read_cifar100, read_mnist
+from mikasa_lifelong.digits import _read_once
 from mikasa_lifelong.errors import LifelongError
+from mikasa_lifelong.record import read_record
 from mikasa_lifelong.stream import TaskStream
 from mikasa_lifelong.sweep import WORDS, run_command
 from mikasa_robo.tools.sweep_plan import SweepError, read_plan
@@ -85,6 +87,61 @@ def test_a_run_on_files_can_be_resumed_and_remembers_them(
     words = ["run", "--stream", "split-digits", "--steps", "2", "--checkpoints", "1", "--timed-forwards", "2"]
     assert command.main([*words, "--data", str(mnist), "--run-dir", str(tmp_path / "run")]) == 0
     assert command.main(["play", "--run", str(tmp_path / "run"), "--task", "2"]) == 0
+
+
+def write_labels(folder: Path, part: str, labels: np.ndarray) -> None:
+    (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+
+
+def test_a_run_on_files_knows_when_they_have_changed(
+    mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It refuses to go on, or to be played, with other pictures in the same folder; packed or not is the same."""
+    run = tmp_path / "run"
+    words = ["run", "--stream", "split-digits", "--steps", "2", "--checkpoints", "1", "--timed-forwards", "2"]
+    assert command.main([*words, "--data", str(mnist), "--run-dir", str(run)]) == 0
+    record = read_record(run)
+    assert re.fullmatch("[0-9a-f]{64}", str(record.data_sha256))
+    assert record.data_sha256 == TaskStream(STREAMS["split-digits"], mnist).data_sha256
+    assert TaskStream(STREAMS["split-digits"]).data_sha256 is None, "scikit-learn's do not come from files"
+    (run / "final_eval.json").unlink()  # as if it had been killed before its end
+    packed = mnist / "t10k-labels-idx1-ubyte.gz"
+    whole = packed.read_bytes()
+    _read_once.cache_clear()
+    write_labels(mnist, "t10k", np.arange(20)[::-1] % 10)
+    before = (run / "record.json").read_bytes()
+    told = f"learnt from other data than there is in {mnist} now (SHA-256 {record.data_sha256}, now "
+    for again, named in ((["run", "--resume"], "--resume"), (["play", "--run"], "--run")):
+        assert command.main([*again, str(run)]) == 2
+        assert f"{named} {run} {told}" in capsys.readouterr().err
+    assert (run / "record.json").read_bytes() == before
+    _read_once.cache_clear()
+    packed.unlink()
+    (mnist / "t10k-labels-idx1-ubyte").write_bytes(gzip.decompress(whole))
+    assert command.main(["run", "--resume", str(run)]) == 0
+
+
+def test_sets_without_pictures_of_a_class_are_refused(
+    mnist: Path, cifar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before there is a folder."""
+
+    def told(stream: str, data: Path) -> str:
+        _read_once.cache_clear()
+        assert command.main(["run", "--stream", stream, "--data", str(data), "--run-dir", str(tmp_path / "out")]) == 2
+        assert not (tmp_path / "out").exists()
+        return capsys.readouterr().err
+
+    write_labels(mnist, "t10k", np.arange(20) % 9)
+    assert f"--data {mnist}: there is no test picture of the digit 9; use the four files" in told("split-digits", mnist)
+    test = cifar / "test.bin"
+    rows = np.frombuffer(test.read_bytes(), np.uint8).reshape(-1, 3074).copy()
+    rows[rows[:, 1] == 87, 1] = 88  # of group 7, which has 7, 27, 47, 67 and 87
+    test.write_bytes(rows.tobytes())
+    assert (
+        f"--data {cifar}: the coarse label 7 has the classes [7, 27, 47, 67, 87] in train.bin and [7, 27, 47, 67, 88] in "
+        "test.bin"
+    ) in told("split-cifar100", cifar)
 
 
 def test_broken_files_are_refused(mnist: Path, cifar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

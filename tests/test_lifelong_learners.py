@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lifelong_helpers import Played, same, tiny_args
+from lifelong_helpers import Played, play_loop, same, tiny_args
 from torch import Tensor
 
 from mikasa_lifelong.learners.anchored import EWC, merge_anchors
@@ -108,6 +109,12 @@ def test_joint_learning_draws_from_all_tasks_in_as_many_steps() -> None:
     assert len(played.setup.data(0)) == sum(len(played.stream.dataset(k, 1)) for k in range(3))
 
 
+def test_joint_learning_holds_all_data(tmp_path: Path) -> None:
+    """As much as replay of everything does in the end."""
+    joint, replay = (play_loop(tmp_path / name, name).record for name in ("joint", "rpl"))
+    assert joint.training_numbers == replay.training_numbers > joint.inference_numbers
+
+
 def test_replay_stores_what_it_says() -> None:
     er = Played("er", batch_size=32)
     rows = er.learner.stored
@@ -122,9 +129,9 @@ def test_replay_stores_what_it_says() -> None:
     )
     for x in batch["x"][32:]:
         assert (held == x).all(dim=1).any()
-    shared = Played("er", capacity_total=31)
+    shared = Played("er", capacity=None, capacity_total=31)
     assert [len(r) for r in shared.learner.stored] == [10, 10, 10]
-    first = Played("er", stages=1, capacity_total=31).learner.stored[0]
+    first = Played("er", stages=1, capacity=None, capacity_total=31).learner.stored[0]
     assert torch.equal(first[:10], shared.learner.stored[0]), "it gives up its last items"
 
 

@@ -77,6 +77,7 @@ def test_a_task_is_played_with_the_network_that_was_kept_for_it(
         ("--stages 1 7", "--stages 7: "),
         ("--episodes 0", "--episodes 0 must be at least 1"),
         ("--video {out}/a.mp4 --video-episodes 0", "--video-episodes 0 must be at least 1"),
+        ("--video-episodes 2", "--video-episodes 2 needs --video, the name of the file"),
         ("--video {out}/a.gif", "a.gif is not the name of an MP4 file; let it end in .mp4"),
         ("--video {out}/nowhere/a.mp4", "there is no folder"),
         ("--video {out}/a.mp4", "digits-01 cannot be drawn, as the mazes can; leave --video out"),
