@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["ArgumentError", "kwargs_words", "option_words", "read_env_kwargs", "read_kwargs"]
+__all__ = ["ArgumentError", "kwargs_words", "option_words", "read_env_kwargs", "read_kwargs", "replace_env_kwargs"]
 
 OPTION_OF = {
     "obs_mode": "--obs",
@@ -87,6 +87,19 @@ def read_env_kwargs(words: Sequence[str], option: str = "--env-kwargs") -> dict[
         if name in SET_BY_TRAINING:
             raise ArgumentError(f"{option} {word}: training sets {name} itself; leave it out")
     return kwargs
+
+
+def replace_env_kwargs(words: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """The words of ``--env-kwargs`` with some arguments replaced or added.
+
+    >>> replace_env_kwargs(["arm=held", "delay_steps=20"], ["delay_steps=200"])
+    ('arm=held', 'delay_steps=200')
+
+    Raises:
+        ArgumentError: see `read_env_kwargs`.
+    """
+    changed = read_env_kwargs(others)
+    return *(word for word in words if word.partition("=")[0] not in changed), *others
 
 
 def option_words(name: str, value: Any) -> list[str]:

@@ -234,6 +234,57 @@ def test_a_policy_with_memory_is_played_in_mikasa_base(recurrent: Path, tmp_path
     assert found[0]["command"].startswith("mikasa eval --checkpoint")
 
 
+def test_a_policy_is_played_in_another_task_than_it_learnt(
+    recurrent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cue of MemoryLengthEasy is 10 steps old."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--checkpoint", str(recurrent), "--episodes", "5"]
+    assert eval_main(words) == 0
+    assert eval_main([*words, "--env-kwargs", "memory_length=30"]) == 0
+    shown = capsys.readouterr().out
+    assert "MemoryLengthEasy-v0 ppo-lstm, 1 x 5 episodes, with memory_length=30 unlike in training" in shown
+    usual, longer = (
+        json.loads(Path(f"eval-MemoryLengthEasy-v0-ppo-lstm{end}.json").read_text()) for end in ("", "-changed")
+    )
+    lengths = [set(content["runs"][0]["episodes"]["lengths"]) for content in (usual, longer)]
+    assert lengths == [{11}, {31}]
+    assert "changed_env_kwargs" not in usual
+    assert longer["changed_env_kwargs"] == longer["settings"]["env_kwargs"] == ["memory_length=30"]
+    assert longer["runs"][0]["args"]["env_kwargs"] == []
+    # In a report they are two tasks.
+    found = collect([tmp_path])
+    assert not found.problems
+    assert {(run.env_id, run.algorithm) for run in found.runs} == {
+        ("MemoryLengthEasy-v0", "ppo-lstm"),
+        ("MemoryLengthEasy-v0 memory_length=30", "ppo-lstm (learnt with no arguments)"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("memory_length", "--env-kwargs memory_length is not NAME=VALUE"),
+        ("sim_backend=physx_cpu", "--env-kwargs sim_backend=physx_cpu: use --sim-backend"),
+        ("render_mode=human", "--env-kwargs render_mode=human: training sets render_mode itself; leave it out"),
+        ("memory_lenght=3", "as memory_lenght=3: its arguments are num_envs, memory_length, num_bits"),
+        ("num_bits=3", "does not fit MemoryLengthEasy-v0 as it is now: the policy maps "),
+    ],
+)
+def test_what_no_policy_can_play_is_refused(
+    word: str,
+    message: str,
+    recurrent: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert eval_main(["--checkpoint", str(recurrent), "--episodes", "5", "--env-kwargs", word]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -100,9 +100,28 @@ def test_sampled_actions_play_again_as_such(
     assert main(["check", str(older), "--episodes", str(EPISODES)]) == 0
 
 
+def test_what_was_changed_since_training_plays_again(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = tmp_path / "longer.json"
+    evaluate_checkpoints(Args((policy,), episodes=EPISODES, num_envs=5, env_kwargs=("memory_length=30",), out=longer))
+    assert find_problems(json.loads(longer.read_text())) == []
+    assert main(["check", str(longer), "--episodes", str(EPISODES)]) == 0
+    assert main(["show", str(longer)]) == 0
+    assert "with memory_length=30 unlike in training" in capsys.readouterr().out
+    # An easier task is not passed off as the one that was learnt.
+    easier = tmp_path / "easier.json"
+    easier.write_text(json.dumps(changed(longer, lambda c: c.pop("changed_env_kwargs"), signed=True)))
+    assert main(["check", str(easier)]) == 1
+    assert "env_kwargs is ['memory_length=30'] in the file, and [] in" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda c: c.update(changed_env_kwargs="a=1"), "its changed_env_kwargs are no list of NAME=VALUE"),
+        (lambda c: c.update(changed_env_kwargs=["a"]), "its changed_env_kwargs cannot be used: --env-kwargs a is not"),
+        (lambda c: c.update(changed_env_kwargs=["a=1"]), "its changed_env_kwargs have a=1, and its settings do not"),
         (lambda c: c.update(actions="best"), "its actions are 'best', not 'most likely' or 'sampled'"),
         (lambda c: c["runs"][0]["episodes"]["lengths"].pop(), "has no lengths of 12 values of type int"),
         (

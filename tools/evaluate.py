@@ -34,7 +34,7 @@ from .extras import require_modules
 from .leaderboard import sign
 from .output import require_new_file
 from .progress import say
-from .runs import EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED, agent_name
+from .runs import CHANGED, EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED, agent_name
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
     from mikasa_robo.baselines.arguments import CommonArgs
@@ -78,7 +78,8 @@ class Args:
     reward_mode: Literal["normalized_dense", "dense", "sparse"] | None = None
     """Likewise: the reward that the return sums; by default normalized_dense."""
     env_kwargs: tuple[str, ...] | None = None
-    """Likewise: arguments of the environment, as NAME=VALUE."""
+    """Arguments of the environment, as NAME=VALUE. With --checkpoint they replace those of training, so that the policy
+    plays another task than it learnt, for example with delay_steps=200."""
     algorithm: str | None = None
     """Only needed for an algorithm of your own, as module:NAME: a module is imported only where you name it."""
     network: str | None = None
@@ -101,8 +102,8 @@ class Args:
     """Tasks of this package: simulate the environments on the CPU in this many processes, at most --num-envs; by default
     in this process. Results are the same."""
     out: Path | None = None
-    """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder, with --sample-actions
-    eval-<env-id>-<algorithm>-sampled.json."""
+    """The JSON file, a new one; by default eval-<env-id>-<algorithm>.json in the current folder. With --env-kwargs and
+    --sample-actions the name also has -changed and -sampled."""
 
 
 def check_sizes(args: Args) -> None:
@@ -133,7 +134,7 @@ def check(args: Args) -> list[Checkpoint]:
     check_sizes(args)
     if not args.checkpoint:
         raise OptionError("--checkpoint names no file; name at least one, or a server with --policy")
-    for option in ("obs", "control_mode", "reward_mode", "env_kwargs"):
+    for option in ("obs", "control_mode", "reward_mode"):
         if getattr(args, option) is not None:
             raise OptionError(f"--{option.replace('_', '-')} is for --policy; a checkpoint has its own: leave it out")
     if args.timeout is not None:
@@ -144,6 +145,7 @@ def check(args: Args) -> list[Checkpoint]:
         if len(args.checkpoint) != PAPER_RUNS:
             count = len(args.checkpoint)
             raise OptionError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of different seeds")
+    _played_env_kwargs((), args)
     import_foreign(args.algorithm, args.network, args.memory)
     checkpoints = [read_checkpoint(path) for path in args.checkpoint]
     first = checkpoints[0]
@@ -163,6 +165,17 @@ def check(args: Args) -> list[Checkpoint]:
     require_robot_task(first.env_id, args.sim_backend)
     require_new_file(output_path(args, first))
     return checkpoints
+
+
+def _played_env_kwargs(trained: Sequence[str], args: Args) -> tuple[str, ...]:
+    """Those of training, with the user's in their place. Raises OptionError where one cannot be used."""
+    from mikasa_robo.baselines.arguments import ArgumentError
+    from mikasa_robo.baselines.option_words import replace_env_kwargs
+
+    try:
+        return replace_env_kwargs(trained, args.env_kwargs or ())
+    except ArgumentError as error:
+        raise OptionError(str(error)) from error
 
 
 def require_robot_task(env_id: str, sim_backend: str | None) -> None:
@@ -192,7 +205,8 @@ def _require_same(first: Checkpoint, other: Checkpoint) -> None:
 
 def output_path(args: Args, first: Checkpoint) -> Path:
     """Where the result goes."""
-    return args.out or default_output(first.env_id, first.algorithm + ("-sampled" if args.sample_actions else ""))
+    changes = ("-changed" if args.env_kwargs else "") + ("-sampled" if args.sample_actions else "")
+    return args.out or default_output(first.env_id, first.algorithm + changes)
 
 
 def default_output(env_id: str, algorithm: str) -> Path:
@@ -280,6 +294,7 @@ def _evaluate_checkpoints(
     first = checkpoints[0]
     episodes = args.episodes or (PAPER_EPISODES if args.protocol == "paper" else EPISODES)
     trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
+    trained.env_kwargs = _played_env_kwargs(trained.env_kwargs, args)
     if args.sim_backend is not None:
         trained.sim_backend = args.sim_backend
     say(f"making {min(args.num_envs, episodes)} environments of {first.env_id}")
@@ -356,6 +371,7 @@ def write_evaluation(
             # A server chooses for itself.
             **({} if args.policy is not None else {"actions": SAMPLED if args.sample_actions else MOST_LIKELY}),
             "settings": {name: getattr(trained, name) for name in SHARED_ARGS},
+            **({CHANGED: args.env_kwargs} if args.policy is None and args.env_kwargs else {}),
             "summary": summarize(results),
             "runs": [{**entry, "episodes": column} for (entry, _), column in zip(runs, columns, strict=True)],
             **provenance(command),
@@ -412,6 +428,7 @@ def describe(content: Mapping[str, Any]) -> str:
     summary = content["summary"]
     lines = [
         f"{content['env_id']} {content['algorithm']}, {len(content['runs'])} x {content['seeds']['episodes']} episodes"
+        + (f", with {' '.join(content[CHANGED])} unlike in training" if content.get(CHANGED) else "")
         + (", sampled actions" if content.get("actions") == SAMPLED else "")
     ]
     for metric in METRICS:

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from .runs import EVALUATION_FORMAT, MOST_LIKELY, SAMPLED, agent_name
+from mikasa_robo.baselines.option_words import ArgumentError, read_env_kwargs
+
+from .runs import CHANGED, EVALUATION_FORMAT, MOST_LIKELY, SAMPLED, agent_name
 
 __all__ = ["CONTENT_HASH", "LEADERBOARD_FORMAT", "content_hash", "find_leaderboard_problems", "find_problems", "sign"]
 
@@ -70,7 +72,7 @@ def find_problems(content: Mapping[str, Any]) -> list[str]:
         ]
     if problems := list(_missing(content, ENTRIES, "it")):
         return problems
-    problems = [*_seed_problems(content), *_settings_problems(content["settings"])]
+    problems = [*_seed_problems(content), *_settings_problems(content["settings"]), *_changed_problems(content)]
     if content.get("actions", MOST_LIKELY) not in (MOST_LIKELY, SAMPLED):
         problems.append(f"its actions are {content['actions']!r}, not {MOST_LIKELY!r} or {SAMPLED!r}")
     for number, run in enumerate(content["runs"]):
@@ -148,6 +150,22 @@ def _settings_problems(settings: Mapping[str, Any]) -> Iterator[str]:
     own = settings.get("env_kwargs", [])
     if not isinstance(own, list) or not all(isinstance(each, str) for each in own):
         yield "its settings have env_kwargs that are no list of NAME=VALUE"
+
+
+def _changed_problems(content: Mapping[str, Any]) -> Iterator[str]:
+    """The arguments that were not those of training are among the ones that were played."""
+    changed = content.get(CHANGED, [])
+    if not isinstance(changed, list) or not all(isinstance(word, str) for word in changed):
+        yield f"its {CHANGED} are no list of NAME=VALUE"
+        return
+    try:
+        read_env_kwargs(changed)
+    except ArgumentError as error:
+        yield f"its {CHANGED} cannot be used: {error}"
+        return
+    own = content["settings"].get("env_kwargs", [])
+    if isinstance(own, list) and (missing := [word for word in changed if word not in own]):
+        yield f"its {CHANGED} have {' '.join(missing)}, and its settings do not"
 
 
 def _repeated(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from .env_ids import OptionError
 from .plot import read_progress
 
 __all__ = [
+    "CHANGED",
     "EVALUATION_FORMAT",
     "METRICS",
     "TRAINED_WITH",
@@ -36,6 +37,8 @@ METRICS = ("success_once", "success_at_end", "return", "length")
 """Means over the episodes of an evaluation: two success rates, the sum of rewards, control steps."""
 MOST_LIKELY, SAMPLED = "most likely", "sampled"
 """Which actions a policy took: "actions" of an evaluation. A served policy and files of earlier versions do not say it."""
+CHANGED = "changed_env_kwargs"
+"""Entry of an evaluation of another task than the policy learnt: the arguments that were not those of training."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
 
@@ -293,8 +296,8 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
             Run(
                 path=file,
                 source="eval",
-                env_id=_task(content["env_id"], entry["args"]),
-                algorithm=agent_name(content["algorithm"], entry["args"]) + how,
+                env_id=_task(content["env_id"], content["settings"] if content.get(CHANGED) else entry["args"]),
+                algorithm=agent_name(content["algorithm"], entry["args"]) + _learnt_with(content, entry["args"]) + how,
                 seed=_count(entry, "seed"),
                 steps=_count(entry, "training_steps"),
                 wall_time=None,
@@ -310,6 +313,13 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
         into.problems.append((file, f"broken: lacks {error}"))
     except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
         into.problems.append((file, f"broken: {error}"))
+
+
+def _learnt_with(content: Mapping[str, Any], args: Mapping[str, Any]) -> str:
+    """Follows the name of an agent that plays another task than it learnt, so that agents of several tasks stay apart."""
+    if not content.get(CHANGED):
+        return ""
+    return f" (learnt with {' '.join(sorted(map(str, args.get('env_kwargs') or ()))) or 'no arguments'})"
 
 
 def _drop_repeated(collection: Collection) -> None:

@@ -23,7 +23,7 @@ from mikasa_robo.terminal import printable
 from .env_ids import OptionError
 from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, find_leaderboard_problems, find_problems
 from .progress import say
-from .runs import SAMPLED
+from .runs import CHANGED, SAMPLED
 
 if TYPE_CHECKING:
     from mikasa_robo.baselines.arguments import CommonArgs
@@ -188,6 +188,7 @@ def replay(
             problems += [f"runs[{number}]: {text}" for text in differing]
             continue
         trained = dataclasses.replace(checkpoint.args, env_id=checkpoint.env_id, num_workers=None)
+        trained.env_kwargs = tuple(content["settings"]["env_kwargs"])
         trained.sim_backend = options.sim_backend or content["settings"]["sim_backend"]
         say(f"{checkpoint.path}: playing the episodes {', '.join(map(str, chosen))}")
         batch = _batch_size(content, options.file) if is_maniskill_task(trained.env_id) else None
@@ -219,6 +220,8 @@ def _batch_size(content: Mapping[str, Any], file: Path) -> int:
 
 def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: Any) -> list[str]:
     """What an evaluation says about its policy, or has as settings, and is not so: the task could have been made easier."""
+    from mikasa_robo.baselines.option_words import replace_env_kwargs
+
     from .evaluate import SHARED_ARGS
 
     pairs = [
@@ -232,8 +235,8 @@ def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: A
         ours = json.loads(json.dumps(getattr(checkpoint.args, name)))
         if name == "sim_backend":  # it is free
             continue
-        if name == "env_kwargs":  # in any order
-            told, ours = sorted(told), sorted(ours)
+        if name == "env_kwargs":  # in any order, and with those that the evaluation changed
+            told, ours = sorted(told), sorted(replace_env_kwargs(ours, content.get(CHANGED, ())))
         elif name == "obs" and run.get("checkpoint") is None:
             # The evaluation of a served policy may have them spelt out, or as a default of its own.
             told, ours = _played_obs(told, checkpoint)
