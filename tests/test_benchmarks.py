@@ -7,9 +7,11 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tool_helpers import save_untrained
 
 from benchmarks import task_speed
 from benchmarks.task_speed import Args, Measured, note, random_walk, table
@@ -162,3 +164,36 @@ def test_rollout_parts_measures_resets_and_contacts(tmp_path: Path) -> None:
         assert 0 < float(told["contact query"].rstrip("%")) < 100
         assert told["goals"] in ("yes", "NO")
     assert "Goals: reset / step at most 2, contact query at most 5%" in said
+
+
+@pytest.mark.filterwarnings("ignore:response_steps=3 is hard")
+def test_longer_delays_are_played_once_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a script, which imports its neighbours
+    longer_delays = importlib.import_module("longer_delays")
+    files = [word for end in ("csv", "markdown", "picture") for word in (f"--{end}", str(tmp_path / f"out.{end}"))]
+    files[-1] = str(tmp_path / "out.png")
+    with pytest.raises(SystemExit, match=r"out.csv holds nothing yet, and no run is named"):
+        longer_delays.main(files)
+    words: dict[str, Any] = {"sim_backend": "physx_cpu", "env_kwargs": ("delay_steps=2", "response_steps=3")}
+    policy = save_untrained(tmp_path / "policy.pt", "RememberColor3-v0", 65, **words)
+    other = save_untrained(tmp_path / "other.pt", "RememberColor3-v0", 65, sim_backend="physx_cpu")
+    few = [*files, "--episodes", "2", "--num-envs", "2"]
+    with pytest.raises(SystemExit, match=r"other.pt was trained without delay_steps; name runs of a sweep of delays"):
+        longer_delays.main([str(policy), str(other), *few])
+    assert not (tmp_path / "out.csv").exists(), "nothing is played before all is known to be usable"
+    longer_delays.main([str(policy), "--delays", "2", "5", *few])
+    told = capsys.readouterr().out
+    assert "none, trained with 2, plays 5: 0 of 2" in told
+    rows = longer_delays.read_rows(tmp_path / "out.csv")
+    assert [(row.learnt, row.delay, row.episodes) for row in rows] == [(2, 2, 2), (2, 5, 2)]
+    page = (tmp_path / "out.markdown").read_text()
+    assert "| memory | 2 | 5 |\n|---|---:|---:|\n| none | 0 (0 to 66) | 0 (0 to 66) |" in page
+    assert (tmp_path / "out.png").stat().st_size > 1000
+    longer_delays.main([str(policy), "--delays", "5", "7", *few])
+    assert [line for line in capsys.readouterr().out.splitlines() if "plays" in line] == [
+        "none, trained with 2, plays 7: 0 of 2"
+    ]
+    longer_delays.main(files)  # draws what is there
+    assert "3 rows" in capsys.readouterr().out

@@ -1,0 +1,256 @@
+"""How far does a memory carry beyond the delay that it learnt? Policies of a sweep of delays play longer ones, as they are.
+
+    mikasa sweep docs/results/memory-table/delays.toml
+    python benchmarks/longer_delays.py runs/memory-delays/*-delay100__1
+
+Each policy plays the evaluation episodes of `mikasa eval` with each delay of ``--delays``. The CSV is continued: what it
+holds already is not played again, so the script can be stopped at any time. Table and figure are drawn from the CSV alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tyro
+from tables import write_csv, write_text
+
+from mikasa_robo.baselines.loggers import short_revision
+from mikasa_robo.catalog import CATALOG
+from mikasa_robo.experts.chance import chance
+from mikasa_robo.statistics import wilson_interval
+from mikasa_robo.tools.checkpoint import Checkpoint, read_checkpoint
+from mikasa_robo.tools.env_ids import OptionError
+from mikasa_robo.tools.evaluate import Args as EvalArgs
+from mikasa_robo.tools.evaluate import evaluate_checkpoints
+
+RESULTS = Path("docs/results/memory-table")
+
+
+@dataclass
+class Options:
+    """Let policies play longer delays than they learnt."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of runs that were trained with delay_steps among their --env-kwargs; none draws what the CSV holds."""
+    delays: tuple[int, ...] = (50, 100, 200, 400, 800)
+    """Delays to play, in control steps; also shorter ones and the policy's own."""
+    episodes: int = 100
+    """Episodes for each policy and delay."""
+    num_envs: int = 100
+    """Episodes that run at a time."""
+    csv: Path = RESULTS / "longer_delays.csv"
+    """The CSV of the results, which is continued."""
+    markdown: Path = RESULTS / "longer_delays.md"
+    """The Markdown file of the tables, which is replaced."""
+    picture: Path = RESULTS / "longer_delays.png"
+    """The PNG file of the figure, which is replaced."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy in a delay."""
+
+    env_id: str
+    memory: str
+    seed: int
+    learnt: int
+    """The delay that it was trained with, in control steps."""
+    delay: int
+    """The delay that it played."""
+    episodes: int
+    successes: int
+    mistakes: int
+    """Episodes with a failure."""
+    sha256: str
+    """Of the checkpoint."""
+    revision: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What is played once."""
+        return self.sha256, self.delay
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of the CSV; none if it is not there."""
+    if not path.exists():
+        return []
+    kinds: dict[str, Any] = {f.name: int if f.type == "int" else str for f in fields(Row)}
+    with path.open(newline="") as file:
+        return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write the CSV, sorted by task, learnt delay, memory, seed and delay."""
+    ordered = sorted(rows, key=lambda r: (r.env_id, r.learnt, r.memory, r.seed, r.delay))
+    names = [f.name for f in fields(Row)]
+    write_csv(path, [names, *([str(asdict(row)[name]) for name in names] for row in ordered)])
+
+
+def learnt_delay(checkpoint: Checkpoint) -> int:
+    """``delay_steps`` of training. Raises OptionError where training did not set it."""
+    for word in checkpoint.args.env_kwargs:
+        name, _, text = word.partition("=")
+        if name == "delay_steps":
+            return int(text)
+    raise OptionError(f"{checkpoint.path} was trained without delay_steps; name runs of a sweep of delays")
+
+
+def play(checkpoint: Checkpoint, delay: int, options: Options) -> Row:
+    """Evaluate a policy in a delay."""
+    with tempfile.TemporaryDirectory() as folder:
+        content = evaluate_checkpoints(
+            EvalArgs(
+                (checkpoint.path,),
+                env_kwargs=(f"delay_steps={delay}",),
+                episodes=options.episodes,
+                num_envs=options.num_envs,
+                out=Path(folder, "eval.json"),
+            )
+        )
+    (run,) = content["runs"]
+    return Row(
+        env_id=checkpoint.env_id,
+        memory=str(getattr(checkpoint.args, "memory", "none")),
+        seed=checkpoint.args.seed,
+        learnt=learnt_delay(checkpoint),
+        delay=delay,
+        episodes=options.episodes,
+        successes=sum(run["episodes"]["success_once"]),
+        mistakes=sum(run["episodes"]["fail_once"]),
+        sha256=run["sha256"],
+        revision=short_revision(content["git"]),
+    )
+
+
+def cell(rows: Sequence[Row]) -> str:
+    """Success in per cent with its 95 % interval over the episodes of all seeds."""
+    if not rows:
+        return "-"
+    successes, episodes = sum(row.successes for row in rows), sum(row.episodes for row in rows)
+    low, high = wilson_interval(successes, episodes)
+    return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def groups_of(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    """Tasks and learnt delays."""
+    return sorted({(row.env_id, row.learnt) for row in rows})
+
+
+def document(rows: Sequence[Row], picture: Path) -> str:
+    """The page: a table for each task and learnt delay."""
+    seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
+    parts = [
+        "# Longer delays than in training",
+        "",
+        "Success in per cent, with the 95 % Wilson interval over the episodes of all seeds. Each policy learnt one delay, "
+        "and plays others as it is, without further training. Delays are in control steps. Seeds of training: "
+        f"{seeds}. A dash was not measured. Made by `benchmarks/longer_delays.py`.",
+        "",
+    ]
+    for env_id, learnt in groups_of(rows):
+        own = [row for row in rows if (row.env_id, row.learnt) == (env_id, learnt)]
+        delays = sorted({row.delay for row in own})
+        memories = list(dict.fromkeys(row.memory for row in sorted(own, key=lambda r: -mean_success(own, r.memory))))
+        table = [
+            [memory, *(cell([r for r in own if (r.memory, r.delay) == (memory, delay)]) for delay in delays)]
+            for memory in memories
+        ]
+        bound = chance(CATALOG[env_id]) if env_id in CATALOG else None
+        told = "" if bound is None else f" A guess succeeds in {100 * bound:.0f} %."
+        parts += [f"## `{env_id}`, trained with a delay of {learnt}", "", f"Columns: the delay played.{told}", ""]
+        head = f"| memory | {' | '.join(map(str, delays))} |"
+        parts += [head, "|---|" + "---:|" * len(delays), *(f"| {' | '.join(line)} |" for line in table), ""]
+    return "\n".join([*parts, f"![Success against the delay that is played]({picture.name})", ""])
+
+
+def mean_success(rows: Sequence[Row], memory: str) -> float:
+    """Of a memory over all that it played."""
+    own = [row for row in rows if row.memory == memory]
+    return sum(row.successes for row in own) / sum(row.episodes for row in own)
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """A panel for each task and learnt delay: success against the delay that is played."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    groups = groups_of(rows)
+    figure, grid = plt.subplots(1, len(groups), figsize=(5 * len(groups) + 1, 4), squeeze=False, sharey=True)
+    memories = sorted({row.memory for row in rows})
+    for axes, (env_id, learnt) in zip(grid[0], groups, strict=True):
+        own = [row for row in rows if (row.env_id, row.learnt) == (env_id, learnt)]
+        delays = sorted({row.delay for row in own})
+        for place, memory in enumerate(memories):
+            points = []
+            for delay in delays:
+                found = [row for row in own if (row.memory, row.delay) == (memory, delay)]
+                if found:
+                    # side by side, or memories that do equally well would hide each other
+                    aside = 1.04 ** (place - (len(memories) - 1) / 2)
+                    points.append((delay * aside, sum(r.successes for r in found) / sum(r.episodes for r in found)))
+            style = ("-", "--")[place // 10 % 2]
+            axes.plot(*zip(*points, strict=True), style, marker="o", ms=4, color=f"C{place % 10}", label=memory)
+        bound = chance(CATALOG[env_id]) if env_id in CATALOG else None
+        if bound is not None:
+            axes.axhline(bound, color="grey", linestyle=":", label="a guess")
+        axes.axvline(learnt, color="grey", linewidth=8, alpha=0.2, label="as in training")
+        axes.set(title=f"{env_id}, trained with {learnt}", xlabel="delay played, control steps (points side by side)")
+        axes.set(xscale="log", ylim=(-0.03, 1.03))
+        axes.set_xticks(delays, list(map(str, delays)))
+        axes.minorticks_off()
+    grid[0, 0].set_ylabel("success")
+    grid[0, -1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def measure(options: Options) -> list[Row]:
+    """Play what the CSV lacks, and write it after each evaluation.
+
+    Raises:
+        OptionError: a run or a delay cannot be used.
+    """
+    rows = read_rows(options.csv)
+    checkpoints = [read_checkpoint(path) for path in options.runs]
+    for checkpoint in checkpoints:
+        learnt_delay(checkpoint)
+    known = {row.key for row in rows}
+    for checkpoint in checkpoints:
+        for delay in options.delays:
+            if (checkpoint.sha256, delay) not in known:
+                row = play(checkpoint, delay, options)
+                rows.append(row)
+                write_rows(options.csv, rows)
+                print(
+                    f"{row.memory}, trained with {row.learnt}, plays {delay}: {row.successes} of {row.episodes}",
+                    flush=True,
+                )
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    options = tyro.cli(Options, args=argv)
+    try:
+        rows = measure(options)
+    except OptionError as error:
+        raise SystemExit(str(error)) from error
+    if not rows:
+        raise SystemExit(f"{options.csv} holds nothing yet, and no run is named; name runs of a sweep of delays")
+    write_text(options.markdown, document(rows, options.picture))
+    draw(rows, options.picture)
+    print(f"{len(rows)} rows: {options.csv}, {options.markdown}, {options.picture}")
+
+
+if __name__ == "__main__":
+    main()
