@@ -77,6 +77,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["--env-id", "PickCube-v1"], "PickCube-v1 has no expert, so no scripted policy; give a checkpoint"),
         (["--env-id", "no_such:Mine-v0"], "there is no module 'no_such'"),
         (["--policy", "peek"], "Peek looks under mugs: it needs the skill of ShellGamePush or ShellGamePick"),
+        (["--env-kwargs", "delay_steps"], "--env-kwargs delay_steps is not NAME=VALUE"),
+        (["--env-kwargs", "arm=held"], "--env-kwargs arm=held: use --arm held"),
+        (["--env-kwargs", "sim_backend=physx_cpu"], "--env-kwargs sim_backend=physx_cpu: use --sim-backend"),
+        (["--env-kwargs", "human_render_camera_configs={}"], "the task has a camera of its own; leave it out"),
+        (["--env-kwargs", "delay_stops=3"], "delay_stops"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for the whole episode"),
     ],
 )
@@ -191,10 +196,14 @@ def test_a_checkpoint_acts_and_must_fit(
     assert not (tmp_path / "videos").exists()
     own = ppo_mlp.Args(env_id=ENV_ID, env_kwargs=("arm=held", "delay_steps=7"))
     save_policy(path, ActorCritic(wanted + 1, 8, (16,)), own, 0)
-    for words, arm in (([], "held"), (["--arm", "free"], "free")):
+    for words, arm, delay in (
+        ([], "held", 7),
+        (["--arm", "free"], "free", 7),
+        (["--env-kwargs", "delay_steps=9"], "held", 9),
+    ):
         made.clear()
         assert cli.main(["record", "--env-id", ENV_ID, *argv, *words]) == 2
-        assert (made[0]["arm"], made[0]["delay_steps"]) == (arm, 7), "the policy's own, unless told otherwise"
+        assert (made[0]["arm"], made[0]["delay_steps"]) == (arm, delay), "the policy's own, unless told otherwise"
 
 
 def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: Path) -> None:
@@ -297,6 +306,10 @@ def test_a_checkpoint_plays_a_base_environment(tmp_path: Path, capsys: pytest.Ca
     (path,) = (tmp_path / "a").iterdir()
     assert capsys.readouterr().out.splitlines()[-1] == f"{path}: 3 episodes"
     assert len(imageio.imread(path)) == 12 + record_gymnasium.HOLD
+    longer = ["--env-kwargs", "memory_length=20"]
+    assert cli.main([*argv, *longer, "--env-id", env_id, "--out", str(tmp_path / "longer")]) == 0
+    (path,) = (tmp_path / "longer").iterdir()
+    assert len(imageio.imread(path)) == 22 + record_gymnasium.HOLD
     assert cli.main([*argv, "--env-id", "MemoryCardsEasy-v0", "--out", str(tmp_path / "b")]) == 2
     assert f"{policy} was trained on {env_id}, which has other observations" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()

@@ -70,6 +70,9 @@ class Options:
     """held keeps the arm still until the response phase; by default as the policy was trained; free for a scripted one."""
     sim_backend: str | None = None
     """Physics backend, such as physx_cpu; by default as the policy was trained; auto for a scripted one."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the environment, as NAME=VALUE, such as delay_steps=50. They replace those that a policy was trained
+    with."""
     size: int = 512
     """Height and width of an episode's images, pixels. Environments that are not robot tasks have images of their own size,
     which are enlarged up to this."""
@@ -96,6 +99,8 @@ class Options:
 
 def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     """Make the videos of a robot task, and yield a line on each. ``options.env_id`` is a bare ID, of a registered task."""
+    from mikasa_robo.baselines.option_words import read_env_kwargs
+
     from .playing import film_tiled, make_player_env
 
     batches = 1 if options.tiled else -(-options.episodes // AT_A_TIME)
@@ -105,9 +110,9 @@ def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     settings = player.settings
     if options.sim_backend is not None:
         settings = dataclasses.replace(settings, sim_backend=options.sim_backend)
-    arm = {} if options.arm is None else {"arm": options.arm}
+    own = read_env_kwargs(options.env_kwargs) | ({} if options.arm is None else {"arm": options.arm})
     say(f"making {n} environments of {options.env_id}")
-    env = make_player_env(options.env_id, n, settings, "rgb_array", human_render_camera_configs=camera, **arm)
+    env = make_player_env(options.env_id, n, settings, "rgb_array", human_render_camera_configs=camera, **own)
     with contextlib.closing(env):
         env = _with_overlays(env, options.overlay)
         player.require_fit(env)
@@ -239,7 +244,22 @@ def _check(options: Options) -> None:
     ):
         words = " ".join(options.overlay)
         raise OptionError(f"--overlay {words}: give all, none, or some of {', '.join(OVERLAYS)}, each once")
+    _check_env_kwargs(options)
     require_new_files(options.out, options.files())
+
+
+def _check_env_kwargs(options: Options) -> None:
+    """Raises OptionError for words that are no arguments of an environment, or that have an option of their own."""
+    from mikasa_robo.baselines.option_words import ArgumentError, read_env_kwargs
+
+    try:
+        given = read_env_kwargs(options.env_kwargs)
+    except ArgumentError as error:
+        raise OptionError(str(error)) from error
+    if "human_render_camera_configs" in given:
+        raise OptionError("--env-kwargs human_render_camera_configs: the task has a camera of its own; leave it out")
+    if "arm" in given:
+        raise OptionError(f"--env-kwargs arm={given['arm']}: use --arm {given['arm']}")
 
 
 def _is_robot_task(env_id: str) -> bool:
@@ -271,13 +291,22 @@ def _check_gymnasium(options: Options) -> None:
 
 def _record_gymnasium(options: Options, player: Any) -> Iterator[str]:
     """`record` for other environments."""
+    from mikasa_robo.baselines.option_words import read_env_kwargs
+
     from . import record_gymnasium
 
     overlay = ANY_TASK if "all" in options.overlay else options.overlay
     actor = record_gymnasium.RandomActor() if options.policy == "random" else record_gymnasium.CheckpointActor(player)
     seeds = [options.seed + k for k in range(options.episodes)]
     return record_gymnasium.record(
-        options.env_id, actor, seeds, options.files(), size=options.size, overlay=overlay, tiled=options.tiled
+        options.env_id,
+        actor,
+        seeds,
+        options.files(),
+        size=options.size,
+        overlay=overlay,
+        tiled=options.tiled,
+        env_kwargs=read_env_kwargs(options.env_kwargs),
     )
 
 

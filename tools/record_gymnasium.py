@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -116,6 +117,7 @@ def record(
     size: int,
     overlay: Sequence[str],
     tiled: bool,
+    env_kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Film an episode for each seed, and yield a line on each video.
 
@@ -127,12 +129,13 @@ def record(
         size: height and width to which images are enlarged, pixels; by whole factors, so that pixels stay sharp.
         overlay: some of "step" and "reward".
         tiled: put all episodes side by side.
+        env_kwargs: arguments of the environment; they replace those of the actor.
 
     Raises:
         OptionError: the environment cannot be made or cannot be drawn.
         UnsuitablePolicyError: the policy does not fit.
     """
-    camera, env, horizon = _make(env_id, actor.env_kwargs)
+    camera, env, horizon = _make(env_id, {**actor.env_kwargs, **env_kwargs})
     try:
         try:  # before there is a file
             act = actor.start(env, seeds[0])
