@@ -52,7 +52,7 @@ def at(env: Any, tile: Tile) -> Any:
 @pytest.mark.parametrize(
     ("env", "bad"),
     [
-        (Ballet(), (8, -1, 1.0, [1])),
+        (Ballet(), (8, -1, 1.0, [1], True)),
         (PassiveVisualMatch(), (4, -1, 1.0)),
         (MortarMayhem(), ([0, 3], [-1, 0], 1, [0.0, 1.0], [0, 0, 0])),
         (MortarMayhemGrid(), (4, -1, 1.0, [0, 0])),

@@ -420,6 +420,15 @@ def test_bad_values_are_named_with_what_is_allowed(env_id: str, name: str, value
         gym.make(env_id, **{name: value})
 
 
+@pytest.mark.parametrize("length", [np.int8(127), np.uint8(10)])
+def test_a_small_integer_of_numpy_is_an_argument(length: Any) -> None:
+    env = gym.make("MemoryLength-v0", memory_length=length)
+    env.reset(seed=0)
+    for step in range(int(length) + 1):
+        *_, terminated, _, _ = env.step(0)
+        assert terminated == (step == int(length))
+
+
 @pytest.mark.parametrize("family", HERE)
 def test_no_step_without_an_episode(family: str) -> None:
     env = make(f"{family}-v0")

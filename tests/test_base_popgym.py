@@ -8,12 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from base_helpers import make, same
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from mikasa_base.agents.agent import play
+from mikasa_base.agents.control import LeanOnVelocities
 from mikasa_base.registry import BY_NAME, VARIANTS, load
 
 FAMILIES = [row.name for row in BY_NAME.values() if row.extra == "popgym"]
@@ -231,6 +233,7 @@ def test_a_step_needs_a_reset(family: str) -> None:
         ("Battleship", {"previous_action": 1}, "previous_action=1 should be False or True"),
         ("MineSweeper", {"difficulty": "Easy"}, "difficulty='Easy'"),
         ("LabyrinthEscape", {"size": 11}, "size=11 should be even"),
+        ("LabyrinthExplore", {"size": 4}, "size=4 should be an integer from 6 to 100"),
         ("NoisyPositionOnlyCartPole", {"noise_sigma": -0.1}, "noise_sigma=-0.1"),
         ("PositionOnlyPendulum", {"max_episode_length": 0}, "max_episode_length=0"),
     ],
@@ -238,6 +241,34 @@ def test_a_step_needs_a_reset(family: str) -> None:
 def test_bad_arguments_are_named(family: str, kwargs: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named.replace("(", r"\(")):
         make(f"{family}-v0", **kwargs)
+
+
+@pytest.mark.parametrize("family", ["LabyrinthExplore", "LabyrinthEscape"])
+def test_the_smallest_maze_can_be_played(family: str) -> None:
+    env = make(f"{family}-v0", size=6)
+    for seed in range(5):
+        obs, _ = env.reset(seed=seed)
+        assert obs.shape == (10,)
+
+
+@pytest.mark.parametrize("family", ["Battleship", "MineSweeper"])
+def test_a_tensor_is_an_action(family: str) -> None:
+    env = make(f"{family}-v0")
+    env.reset(seed=0)
+    expected = env.step(np.array([1, 2]))
+    env.reset(seed=0)
+    found = env.step(torch.tensor([1, 2]))
+    assert found[1:] == expected[1:]
+    np.testing.assert_equal(found[0], expected[0])
+    with pytest.raises(ValueError, match="should be in MultiDiscrete"):
+        env.step(torch.tensor([1, 99]))
+
+
+def test_without_memory_a_cart_pole_of_velocities_is_as_easy() -> None:
+    """So the Easy preset tests no memory: the pole stays up for all of its 200 steps."""
+    env = make("VelocityOnlyCartPoleEasy-v0", disable_env_checker=True)
+    played = play(env, LeanOnVelocities(env, np.random.default_rng(0)), 20, seed=7)
+    assert (played.lengths == 200).all()
 
 
 def test_noise_is_as_wide_as_asked_for() -> None:

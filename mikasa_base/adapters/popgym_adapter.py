@@ -125,9 +125,10 @@ def _checked_action(space: spaces.Space[Any], action: Any) -> Any:
         return np.clip(values, space.low, space.high).astype(space.dtype)
     if isinstance(space, spaces.Discrete):
         return checks.integer("action", action, 0, int(space.n) - 1)
-    if not space.contains(action):
+    values = checks.array("action", action)
+    if not space.contains(values):
         raise ValueError(f"action={action!r} should be in {space}")
-    return np.array(action)
+    return np.array(values)
 
 
 def _copied(space: spaces.Space[Any], obs: Any) -> Any:

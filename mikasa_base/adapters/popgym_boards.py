@@ -71,9 +71,13 @@ class MineSweeper(PopGymEnv):
         super().__init__(env, render_mode, previous_action)
 
 
+_LEAST_MAZE = 6
+"""The generator of mazes makes none with fewer than three cells on a side, of two tiles each."""
+
+
 class _Labyrinth(PopGymEnv):
     def __init__(self, env_class: Any, size: int, render_mode: str | None) -> None:
-        if checks.integer("size", size, 4, 100) % 2:
+        if checks.integer("size", size, _LEAST_MAZE, 100) % 2:
             raise ValueError(f"size={size!r} should be even")
         with warnings.catch_warnings():
             # POPGym warns that memory helps little here; the table of environments says so, too
@@ -104,7 +108,7 @@ class LabyrinthExplore(_Labyrinth):
     Unlike POPGym's, info does not hold the maze and the position.
 
     Args:
-        size: Tiles on a side, even; the rim adds one.
+        size: Tiles on a side, even, from 6 to 100; the rim adds one.
         render_mode: None or "rgb_array".
     """
 
@@ -121,7 +125,7 @@ class LabyrinthEscape(_Labyrinth):
     End: terminates at the goal, truncates after 1023 steps.
 
     Args:
-        size: Tiles on a side, even; the rim adds one.
+        size: Tiles on a side, even, from 6 to 100; the rim adds one.
         render_mode: None or "rgb_array".
     """
 

@@ -114,8 +114,8 @@ class Concentration(PopGymEnv):
         K. The last two cards stay face up until the next one is turned. With ``previous_action``, the pair of this and
         Discrete(N + 1), the card that was turned last (N at the reset).
     Actions: Discrete(N), the card to turn.
-    Reward: 2 / N for a pair; minus 1 / (step limit) for each of two cards that do not match, and for turning a card that
-        is face up.
+    Reward: 2 / N for a pair; minus 1 / (step limit) for each of two cards that do not match. For a card of a pair that was
+        found: minus 1 / (step limit) if it is the first of the two, minus twice that if it is the second.
     End: terminates with the last pair, truncates after ``ceil(2 N - N / (2 N - 1))`` steps.
 
     Args:

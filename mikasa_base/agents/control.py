@@ -16,6 +16,7 @@ from mikasa_base.envs.velocity_only_pendulum import GRAVITY, LENGTH, MASS, MOST_
 
 __all__ = [
     "Lean",
+    "LeanOnVelocities",
     "PoleFromPositions",
     "PoleFromVelocities",
     "SwingFromNoise",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
+
+_SLOW = 5.35
+"""rad/s up to which a pendulum is pushed along; the best of a few that were tried."""
 
 # Gymnasium's CartPole, about upright: position, velocity, angle, angular velocity; force to the right.
 _CART, _POLE, _HALF_POLE, _FORCE, _TICK, _G = 1.0, 0.1, 0.5, 10.0, 0.02, 9.8
@@ -95,17 +99,23 @@ class PoleFromVelocities(_Pole):
 
 
 class Lean(Agent):
-    """Cart poles without memory: pushes to the side to which the pole leans or turns.
+    """PositionOnlyCartPole and NoisyPositionOnlyCartPole without memory: pushes to the side to which the pole leans."""
 
-    The second number of the observation is the angle or the angular velocity.
-    """
+    _weight = -0.1
+    """Of the cart's position, against 1 for the angle: the best of a few that were tried."""
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""
 
     def act(self, obs: Any, reward: float) -> Any:
-        """The sign of a weighted sum, whose weights are the best of a few that were tried."""
-        return int(obs[1] + 0.05 * obs[0] > 0)
+        """The sign of the weighted sum of the two numbers that the observation has."""
+        return int(obs[1] + self._weight * obs[0] > 0)
+
+
+class LeanOnVelocities(Lean):
+    """VelocityOnlyCartPole without memory: pushes to the side to which the pole turns."""
+
+    _weight = 0.1
 
 
 def _wrapped(angle: float) -> float:
@@ -202,9 +212,8 @@ class SwingFromVelocity(Agent):
 class TurnAgainst(Agent):
     """Pendulums without memory: computes the torque from the current observation alone.
 
-    With a position: none. A position alone does not tell which way the pendulum swings, and a torque against the sine of
-    the angle scores less than no torque. With a velocity: along with it while it is slow, so as to swing up, and against
-    it when it is fast.
+    With a position: full torque against the sine of the angle, towards the top; which way the pendulum swings is not to be
+    seen. With a velocity: along with it while it is slow, so as to swing up, and against it when it is fast.
     """
 
     def begin(self, obs: Any) -> None:
@@ -213,7 +222,7 @@ class TurnAgainst(Agent):
     def act(self, obs: Any, reward: float) -> Any:
         """The torque."""
         if obs.size == 2:
-            torque = 0.0
+            torque = -MOST_TORQUE * np.sign(obs[1])
         else:
-            torque = MOST_TORQUE * np.sign(obs[0]) if abs(obs[0]) < 5 else -MOST_TORQUE * np.sign(obs[0])
+            torque = MOST_TORQUE * np.sign(obs[0]) if abs(obs[0]) < _SLOW else -MOST_TORQUE * np.sign(obs[0])
         return _action(torque)

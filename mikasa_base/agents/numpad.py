@@ -87,15 +87,34 @@ class TilePerfectMemory(Agent):
         return neighbors(tile, obs.shape[1]).index(self._planner.next_tile(int(obs[0].sum()), tile))
 
 
+def _round_trip(tile: int, size: int) -> int:
+    """The action that goes round the border of the board, clockwise; from within it goes up."""
+    row, column = divmod(tile, size)
+    last = size - 1
+    up, right, down, left = range(4)
+    if row == 0 and column < last:
+        return right
+    if column == last and row < last:
+        return down
+    if row == last and column > 0:
+        return left
+    return up
+
+
 class TileMemoryless(Agent):
-    """Goes to any neighbour that is not lit, if there is one."""
+    """Goes to any neighbour that is not lit, if there is one; while all are dark, it goes round the board.
+
+    With a round trip it meets the first tile of the sequence sooner than with random steps.
+    """
 
     def begin(self, obs: Any) -> None:
         """Nothing to prepare."""
 
     def act(self, obs: Any, reward: float) -> Any:
-        """A random step, not against the wall, onto a tile that is out if there is one."""
+        """A step on the round trip, or a random one, not against the wall, onto a tile that is out if there is one."""
         tile, lit = int(obs[1].argmax()), obs[0].ravel()
+        if not lit.any():
+            return _round_trip(tile, obs.shape[1])
         inside = [(action, k) for action, k in enumerate(neighbors(tile, obs.shape[1])) if k != tile]
         out = [action for action, k in inside if not lit[k]]
         return int(self.rng.choice(out or [action for action, _ in inside]))

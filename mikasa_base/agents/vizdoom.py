@@ -16,6 +16,10 @@ _LEFT, _RIGHT, _FORWARD = 1, 2, 4
 _HORIZON, _MIDDLE = 33, 55.5
 """Things lie on the floor, below the horizon; of the column, a part stands above it."""
 _ABOVE = 29
+_COLUMN = 3
+"""Fewest coloured pixels above `_ABOVE` of a column."""
+_LOOK, _ROUND = 26, 40
+"""Steps of a look round, and with the walk after it."""
 _REACH = 0.9
 """A thing is touched if it is off the way by no more than so many times the rows from the horizon down to it."""
 
@@ -42,10 +46,8 @@ class _Gatherer(Agent):
                 best, best_score = int(place), score
         ahead = ((rows > 6) & (np.abs(places - _MIDDLE) < _REACH * rows + 2)).any()
         if best < 0:
-            # After a look round, it walks off for a while: what is in the way may not be so from elsewhere.
-            self._looked += 1
             self._turn = _LEFT
-            return _FORWARD if self._looked % 40 > 25 and not ahead else _LEFT
+            return _FORWARD if self._walks_off() and not ahead else _LEFT
         self._looked = 0
         off = best - _MIDDLE
         if abs(off) < 0.4 * near[best] + 3:
@@ -56,6 +58,11 @@ class _Gatherer(Agent):
             turn = 0  # it would turn to and fro
         self._turn = turn
         return turn if ahead or (turn and abs(off) > 30) else turn | _FORWARD
+
+    def _walks_off(self) -> bool:
+        """After a look round, it walks off for a while: what is in the way may not be so from elsewhere."""
+        self._looked += 1
+        return self._looked % _ROUND >= _LOOK
 
 
 class PerfectMemory(_Gatherer):
@@ -74,12 +81,22 @@ class PerfectMemory(_Gatherer):
 
 
 class Memoryless(_Gatherer):
-    """Gathers the things of either colour."""
+    """Gathers the things of the column's colour while the column is in view, and those of either colour otherwise.
+
+    It keeps nothing from step to step, and walks off at random.
+    """
 
     def act(self, obs: Any, reward: float) -> Any:
-        """To the nearest thing."""
+        """To the nearest thing that it wants."""
+        self._looked = self._turn = 0
         green, red = _colors(obs)
-        return self._go(green | red, np.zeros_like(red))
+        greens, reds = green[:_ABOVE].sum(), red[:_ABOVE].sum()
+        if max(greens, reds) < _COLUMN:
+            return self._go(green | red, np.zeros_like(red))
+        return self._go(green, red) if greens > reds else self._go(red, green)
+
+    def _walks_off(self) -> bool:
+        return bool(self.rng.random() >= _LOOK / _ROUND)
 
 
 def _colors(obs: Any) -> tuple[Mask, Mask]:

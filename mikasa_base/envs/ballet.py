@@ -174,8 +174,7 @@ class Ballet(DrawnEnv[Observation, Any]):
         """
         if self._over:
             raise ResetNeeded(f"{type(self).__name__}.step(): no episode is going on; call reset() first")
-        if not self.action_space.contains(action):
-            raise ValueError(f"action={action!r} should be an integer from 0 to {len(DIRECTIONS) - 1}")
+        action = checks.integer("action", action, 0, len(DIRECTIONS) - 1)
         watching = self._instruction() == WATCH
         self._step += 1
         if watching:

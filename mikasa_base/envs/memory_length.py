@@ -23,7 +23,7 @@ class _Rules(Game):
         super().__init__(num_envs)
         self.memory_length = checks.integer("memory_length", memory_length, 1, 100_000)
         self.num_bits = checks.integer("num_bits", num_bits, 1, 1000)
-        num_bits = self.num_bits  # a plain int, which cannot overflow
+        memory_length, num_bits = self.memory_length, self.num_bits  # plain ints, which cannot overflow
         low, high = np.zeros(num_bits + 2, np.float32), np.ones(num_bits + 2, np.float32)
         low[2:] = -1
         high[1] = max(1, num_bits - 1)
