@@ -194,7 +194,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 found = [row for row in own if (row.memory, row.delay) == (memory, delay)]
                 if found:
                     # side by side, or memories that do equally well would hide each other
-                    aside = 1.04 ** (place - (len(memories) - 1) / 2)
+                    aside = 1.02 ** (place - (len(memories) - 1) / 2)
                     points.append((delay * aside, sum(r.successes for r in found) / sum(r.episodes for r in found)))
             style = ("-", "--")[place // 10 % 2]
             axes.plot(*zip(*points, strict=True), style, marker="o", ms=4, color=f"C{place % 10}", label=memory)
