@@ -51,6 +51,9 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             ``final_obs`` is an array (N,) of objects, each an observation or None, and with ``to="torch"`` a batch like
             the observation itself, whose other rows are the present observation.
             ``"Disabled"``: never; `reset` them with ``options={"reset_mask": terminated | truncated}``.
+            With ``"NextStep"`` a wrapper inside sees one step more of an episode that is over, unless all are: the whole
+            batch is simulated, there with a zero action, before the new episode begins. Use ``"SameStep"`` around
+            wrappers that record or count steps.
         to: ``"numpy"`` returns NumPy arrays. ``"torch"`` returns tensors on the environment's device, `device`.
 
     Raises:
@@ -61,6 +64,8 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(
         self, env: gym.Env[Any, Any], *, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, to: To = "numpy"
     ) -> None:
+        from mikasa_robo.utils.wrappers import UnbatchWrapper
+
         mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
         self.autoreset_mode = AutoresetMode(one_of("autoreset_mode", mode, [m.value for m in AutoresetMode]))
         self.to: str = one_of("to", to, get_args(To))
@@ -68,6 +73,13 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             raise TypeError(
                 f"TaskVectorEnv takes a batched task, such as gymnasium.make('RememberColor3-v0', num_envs=8), not {env!r}"
             )
+        inner: Any = env
+        while isinstance(inner, gym.Wrapper):
+            if isinstance(inner, UnbatchWrapper):
+                raise TypeError(
+                    f"TaskVectorEnv takes a batched task, and UnbatchWrapper takes the batch axis off: {env!r}"
+                )
+            inner = inner.env
         self.env: Any = env
         """The batched task. Its results are tensors, and it does not reset environments by itself."""
         self.num_envs: int = env.get_wrapper_attr("num_envs")
@@ -89,7 +101,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._over = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        self._seeded = False
+        self._seeded = torch.zeros_like(self._over)
 
     # ------------------------------------------------------------------ the environment
     def reset(self, *, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -108,9 +120,8 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         """
         options = checked_options(options)
         rows = self._take_rows(options)
-        if seed is None and not self._seeded:
-            seed = fresh_seed()
-        self._seeded = True
+        if seed is None:
+            seed = self._first_seed(rows)
         mask = None
         if rows is None:
             obs, info = self.env.reset(seed=seed, options=options)
@@ -120,9 +131,24 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             mask = torch.zeros_like(self._over)
             mask[rows] = True
             self._over = self._over & ~mask
+        self._seeded = torch.ones_like(self._over) if mask is None else self._seeded | mask
         if isinstance(seed, int):
             super().reset(seed=seed)  # seeds `np_random`, which no task uses
         return self._given(obs), self._infos([(info, mask)])
+
+    def _first_seed(self, rows: Tensor | None) -> int | None:
+        """A seed drawn at random for environments that are reset for the first time, all or ``rows``; None for later resets.
+
+        ManiSkill would give them the same one in every process.
+        """
+        first = ~self._seeded if rows is None else ~self._seeded[rows]
+        if first.all():
+            return fresh_seed()
+        if first.any():  # the others go on with their own generators
+            new = _named_by(first) if rows is None else rows[first]
+            self._reset_rows(new, fresh_seed())
+            self._seeded[new] = True
+        return None
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Plays a step in all environments.
@@ -228,7 +254,11 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
     def _reset_rows(
         self, rows: Tensor, seed: Seed | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        if isinstance(seed, Sequence | np.ndarray | Tensor) and not isinstance(seed, str | bytes) and np.ndim(seed):
+        if (
+            isinstance(seed, Sequence | np.ndarray | Tensor)
+            and not isinstance(seed, str | bytes)
+            and getattr(seed, "ndim", None) != 0
+        ):
             if len(seed) != self.num_envs:
                 raise ValueError(
                     f"seed holds {len(seed)} seeds for {self.num_envs} environments: give one for each, or an int"
@@ -340,7 +370,8 @@ def make_single_env(*, env_id: str, task: str, **kwargs: Any) -> gym.Env[Any, An
     if wrong:
         raise ValueError(
             f"{', '.join(wrong)}: gymnasium.make_vec({env_id!r}) takes this without vectorization_mode; with 'sync' and "
-            "'async' give vector_kwargs={'autoreset_mode': …}"
+            f"'async' give vector_kwargs={{'autoreset_mode': …}}. For gymnasium.make use gymnasium.spec({env_id!r}) itself, "
+            "no deep copy of it"
         )
     creator: Callable[..., Any] = load_env_creator(task)
 

@@ -260,6 +260,56 @@ def test_the_first_reset_without_a_seed_draws_one(task: Any, monkeypatch: pytest
     single_env.close()
 
 
+def test_every_environment_begins_with_a_seed_drawn_at_random(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first reset fails, or names only some of them; those that were told a seed go on from it."""
+    drawn = iter(range(70, 90))
+    monkeypatch.setattr("mikasa_robo.vector.fresh_seed", lambda: next(drawn))
+    envs = TaskVectorEnv(task)
+    with pytest.raises(ValueError, match="typo"):
+        envs.reset(options={"typo": 1})
+    first, _ = envs.reset()
+    assert np.array_equal(first, envs.reset(seed=71)[0])
+
+    envs = TaskVectorEnv(task, autoreset_mode="Disabled")
+    envs.reset(seed=[5, 6, 7], options={"reset_mask": np.array([True, False, False])})
+    found, infos = envs.reset()
+    assert infos["_success"].all()
+    envs.reset(seed=[5, 6, 7])
+    assert np.array_equal(found[0], envs.reset()[0][0]), "it goes on from the seed that it was told"
+    envs.reset(seed=72)
+    assert np.array_equal(found[1:], envs.reset()[0][1:]), "the others begin with one that was drawn"
+
+    monkeypatch.setattr("mikasa_robo.utils.wrappers.unbatch.fresh_seed", lambda: next(drawn))
+    single_env = gym.make(ID, obs_mode="oracle", **SHORT)
+    one = UnbatchWrapper(single_env)
+    with pytest.raises(ValueError, match="typo"):
+        one.reset(options={"typo": 1})
+    start = one.reset()[0]["oracle"]
+    assert next(drawn) == 75, "the second draw was used"
+    assert np.array_equal(start, one.reset(seed=74)[0]["oracle"])
+    single_env.close()
+
+
+def test_seeds_of_some_environments_may_be_numbers_and_pairs(task: Any) -> None:
+    envs = TaskVectorEnv(task, autoreset_mode="Disabled")
+    seeds: Any = [7, (7, 1), 8]
+    wanted, _ = envs.reset(seed=seeds)
+    envs.reset(seed=9)
+    found, _ = envs.reset(seed=seeds, options={"reset_mask": np.array([True, True, False])})
+    assert np.array_equal(found[:2], wanted[:2])
+
+
+@pytest.mark.parametrize("index", [(0, 2), np.array([0, 2], np.uint8), torch.tensor([2, 0], dtype=torch.uint8)])
+def test_a_state_is_restored_in_environments_however_they_are_named(task: Any, index: Any) -> None:
+    task.reset(seed=1)
+    saved = task.unwrapped.get_state()
+    wanted = saved[[0, 2] if index[0] == 0 else [2, 0]].clone()
+    for _ in range(2):
+        task.step(torch.zeros(N, 8))
+    task.unwrapped.set_state(wanted, index)
+    assert task.unwrapped.elapsed_steps.tolist() == [0, 2, 0]
+
+
 def test_saved_states_go_to_the_environments_in_the_order_in_which_they_are_named(task: Any) -> None:
     envs = TaskVectorEnv(task, autoreset_mode="Disabled")
     task.reset(seed=1)
@@ -522,6 +572,23 @@ def test_single_wrappers_go_around_an_unbatched_environment(one_by_one: Any) -> 
         assert [type(value) for value in (reward, terminated, truncated, info["success"])] == [float, bool, bool, bool]
     assert info["episode"]["l"] == 4
     assert info["episode"]["r"] == pytest.approx(sum(result[1][1] for result in expected[1:]))
+
+
+def test_what_is_unbatched_is_no_batch() -> None:
+    env = UnbatchWrapper(gym.make(ID, **SHORT))
+    with pytest.raises(
+        TypeError, match="TaskVectorEnv takes a batched task, and UnbatchWrapper takes the batch axis off"
+    ):
+        TaskVectorEnv(env)
+    env.close()
+
+
+def test_a_deep_copy_of_a_spec_is_named_as_one() -> None:
+    spec = copy.deepcopy(gym.spec(ID))
+    with pytest.raises(
+        ValueError, match=r"For gymnasium.make use gymnasium.spec\('RememberColor3-v0'\) itself, no deep copy"
+    ):
+        gym.make(spec, num_envs=2)
 
 
 def test_a_batch_is_not_unbatched(task: Any) -> None:

@@ -548,6 +548,16 @@ def test_cameras_fail_in_exactly_the_environments_that_are_past_a_step(restored:
     assert lit(env.reset(options={"env_idx": torch.tensor([3])})[0]) == [[False, False, False, True]] * 2
 
 
+def test_cameras_may_fail_where_nobody_asks_for_images(restored: Env) -> None:
+    """A wrapper around this one may have changed the mode to one tensor."""
+    inner: Any = FakeCameras(w.ObservationModeWrapper(restored, "joints"))
+    env = w.CameraShutdownWrapper(inner, n_initial_steps=1)
+    inner.observation = lambda observation: observation["joints"]
+    env.reset(seed=0)
+    for _ in range(3):
+        assert env.step(torch.zeros(N, 8))[0].shape == (N, 25)
+
+
 def test_cameras_fail_before_an_automatic_reset_and_not_after_it(restored: Env) -> None:
     inner = w.CameraShutdownWrapper(FakeCameras(w.ObservationModeWrapper(restored, "joints")), n_initial_steps=3)
     env = ManiSkillVectorEnv(inner, record_metrics=True)

@@ -48,7 +48,9 @@ class CameraShutdownWrapper(TaskWrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._blanked(obs), reward, terminated, truncated, info
 
-    def _blanked(self, obs: dict[str, Any]) -> dict[str, Any]:
+    def _blanked(self, obs: Any) -> Any:
+        if not isinstance(obs, dict):  # the images are for others: a wrapper around this one reads something else
+            return obs
         past = self.task.elapsed_steps > self.n_initial_steps
         # asking a GPU whether there are any would wait for it
         return _blank(obs, past) if tensors.reads_wait(past.device) or bool(past.any()) else obs

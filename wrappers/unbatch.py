@@ -56,8 +56,8 @@ class UnbatchWrapper(TaskWrapper):
         """Starts a new episode. Without a seed the first one is drawn at random, so that copies differ."""
         if seed is None and not self._seeded:
             seed = fresh_seed()
-        self._seeded = True
         obs, info = super().reset(seed, options)
+        self._seeded = True
         return _first(obs), _plain(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -260,7 +260,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
 
     def set_state_dict(self, state_dict: dict[str, Any], env_idx: Tensor | None = None) -> None:
         super().set_state_dict(state_dict, env_idx)
-        self._newly_counted[slice(None) if env_idx is None else env_idx] = False
+        self._newly_counted[slice(None) if env_idx is None else self._checked_env_idx(env_idx)] = False
 
     def update_state(self, s: ChoiceState, data: StepData, touching: Tensor) -> None:
         before = s.counted

@@ -52,6 +52,7 @@ class SavedTask(TabletopEnv, TaskHooks[TaskState]):
         """The state of the simulation and the task, including t. A restored episode continues as the saved one would.
 
         Free motion is the same up to rounding. Where something is held, contacts begin anew, and the two may drift apart.
+        ``info["reward_terms"]["progress"]`` of the present step is not saved: it is 0 after the state was restored.
         """
         task = saving.save_task(self._task_state, self._elapsed_steps, self._speeds)
         # ManiSkill gives the controllers' own tensors, which they write into.
