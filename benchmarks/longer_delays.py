@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from memory_table import rate_in_words
 from tables import write_csv, write_text
 
 from mikasa_robo.baselines.loggers import short_revision
+from mikasa_robo.baselines.option_words import read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
-from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.checkpoint import Checkpoint, read_checkpoint
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.evaluate import Args as EvalArgs
@@ -94,11 +95,10 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def learnt_delay(checkpoint: Checkpoint) -> int:
     """``delay_steps`` of training. Raises OptionError where training did not set it."""
-    for word in checkpoint.args.env_kwargs:
-        name, _, text = word.partition("=")
-        if name == "delay_steps":
-            return int(text)
-    raise OptionError(f"{checkpoint.path} was trained without delay_steps; name runs of a sweep of delays")
+    delay = read_env_kwargs(checkpoint.args.env_kwargs).get("delay_steps")
+    if delay is None:
+        raise OptionError(f"{checkpoint.path} was trained without delay_steps; name runs of a sweep of delays")
+    return int(delay)
 
 
 def play(checkpoint: Checkpoint, delay: int, options: Options) -> Row:
@@ -132,9 +132,7 @@ def cell(rows: Sequence[Row]) -> str:
     """Success in per cent with its 95 % interval over the episodes of all seeds."""
     if not rows:
         return "-"
-    successes, episodes = sum(row.successes for row in rows), sum(row.episodes for row in rows)
-    low, high = wilson_interval(successes, episodes)
-    return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+    return rate_in_words(sum(row.successes for row in rows), sum(row.episodes for row in rows))
 
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[str, int]]:

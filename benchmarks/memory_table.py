@@ -87,6 +87,12 @@ def in_cells(rows: Iterable[Row]) -> Cells:
     return cells
 
 
+def rate_in_words(successes: int, episodes: int) -> str:
+    """Success in per cent with its 95 % interval."""
+    low, high = wilson_interval(successes, episodes)
+    return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
 def in_words(rows: Sequence[Row] | None) -> str:
     """A cell: success in per cent with its 95 % interval over the episodes of all seeds, or the mean return."""
     if not rows:
@@ -95,9 +101,7 @@ def in_words(rows: Sequence[Row] | None) -> str:
         scores = [row.mean_return for row in rows]
         error = standard_error(scores)
         return f"{np.mean(scores):.2f}" + ("" if error is None else f" ± {error:.2f}")
-    successes, episodes = sum(row.successes or 0 for row in rows), sum(row.episodes for row in rows)
-    low, high = wilson_interval(successes, episodes)
-    return f"{100 * successes / episodes:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+    return rate_in_words(sum(row.successes or 0 for row in rows), sum(row.episodes for row in rows))
 
 
 def are_robots(lines: Sequence[Line]) -> bool:

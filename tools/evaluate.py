@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from mikasa_robo.baselines.option_words import ArgumentError, replace_env_kwargs
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.env_ids import EnvIdError
 from mikasa_robo.terminal import printable
@@ -169,9 +170,6 @@ def check(args: Args) -> list[Checkpoint]:
 
 def _played_env_kwargs(trained: Sequence[str], args: Args) -> tuple[str, ...]:
     """Those of training, with the user's in their place. Raises OptionError where one cannot be used."""
-    from mikasa_robo.baselines.arguments import ArgumentError
-    from mikasa_robo.baselines.option_words import replace_env_kwargs
-
     try:
         return replace_env_kwargs(trained, args.env_kwargs or ())
     except ArgumentError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from mikasa_robo.baselines.option_words import ArgumentError, read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import EARLIER_NAMES, POLICY_NAMES
@@ -99,8 +100,6 @@ class Options:
 
 def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     """Make the videos of a robot task, and yield a line on each. ``options.env_id`` is a bare ID, of a registered task."""
-    from mikasa_robo.baselines.option_words import read_env_kwargs
-
     from .playing import film_tiled, make_player_env
 
     batches = 1 if options.tiled else -(-options.episodes // AT_A_TIME)
@@ -250,8 +249,6 @@ def _check(options: Options) -> None:
 
 def _check_env_kwargs(options: Options) -> None:
     """Raises OptionError for words that are no arguments of an environment, or that have an option of their own."""
-    from mikasa_robo.baselines.option_words import ArgumentError, read_env_kwargs
-
     try:
         given = read_env_kwargs(options.env_kwargs)
     except ArgumentError as error:
@@ -291,8 +288,6 @@ def _check_gymnasium(options: Options) -> None:
 
 def _record_gymnasium(options: Options, player: Any) -> Iterator[str]:
     """`record` for other environments."""
-    from mikasa_robo.baselines.option_words import read_env_kwargs
-
     from . import record_gymnasium
 
     overlay = ANY_TASK if "all" in options.overlay else options.overlay

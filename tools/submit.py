@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from mikasa_robo.baselines.option_words import replace_env_kwargs
 from mikasa_robo.terminal import printable
 
 from .env_ids import OptionError
@@ -220,8 +221,6 @@ def _batch_size(content: Mapping[str, Any], file: Path) -> int:
 
 def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: Any) -> list[str]:
     """What an evaluation says about its policy, or has as settings, and is not so: the task could have been made easier."""
-    from mikasa_robo.baselines.option_words import replace_env_kwargs
-
     from .evaluate import SHARED_ARGS
 
     pairs = [
