@@ -30,6 +30,7 @@ __all__ = [
     "nearest_divisor",
     "read_env_kwargs",
     "read_kwargs",
+    "refuse_without",
     "require",
     "require_buffer_to_resume",
     "require_one_process",
@@ -70,6 +71,24 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
         value = getattr(args, name)
         if (isinstance(value, float) and not math.isfinite(value)) or not holds(value):
             raise ArgumentError(f"--{name.replace('_', '-')} {value} cannot be used; {advice}")
+
+
+def refuse_without(args: Any, names: str, needs: str, given: bool) -> None:
+    """Raise ArgumentError where one of the options ``names`` differs from its default, although nothing reads it.
+
+    Args:
+        args: the arguments of the run, a dataclass.
+        names: fields of the arguments, separated by spaces.
+        needs: the option without which they do nothing, such as "--value-loss huber".
+        given: whether that option is given.
+    """
+    if given:
+        return
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name in names.split() and value != field.default:
+            option = f"--{field.name.replace('_', '-')} {value}"
+            raise ArgumentError(f"{option} does nothing without {needs}; add that, or leave {option} out")
 
 
 def device_works(device: str | None) -> bool:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from mikasa_robo.experts.makers import PolicyName
 
-from .arguments import ArgumentError, require, require_buffer_to_resume, require_one_process
+from .arguments import ArgumentError, refuse_without, require, require_buffer_to_resume, require_one_process
 from .memory_arguments import MemoryArgs
 
 __all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
@@ -125,6 +125,7 @@ class ImitationArgs(MemoryArgs):
         require(self, "memory_size token_size", lambda value: 1 <= value <= MOST_WIDTH, f"use 1 to {MOST_WIDTH}")
         require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "huber_delta max_grad_norm", lambda value: value > 0.0, "use a value above 0")
+        refuse_without(self, "huber_delta", "--loss huber", self.loss == "huber")
         weights = "oracle_weight counted_weight target_weight"
         require(self, f"expert_noise {weights}", lambda value: value >= 0.0, "use at least 0")
         if self.image_pretraining_updates is not None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import tyro
 
-from .arguments import ArgumentError, CommonArgs, require, require_one_process
+from .arguments import ArgumentError, CommonArgs, refuse_without, require, require_one_process
 from .memory_arguments import MemoryArgs
 
 __all__ = ["DTArgs", "IQLArgs", "OfflineArgs", "RATEArgs", "SequenceArgs"]
@@ -117,6 +117,7 @@ class SequenceArgs(OfflineArgs):
         require(self, "target_quantile", lambda value: 0.0 <= value <= 1.0, "use 0 to 1")
         require(self, "layers heads", lambda value: 1 <= value <= MOST_LAYERS, f"use 1 to {MOST_LAYERS}")
         require(self, "huber_delta", lambda value: value > 0.0, "use a value above 0")
+        refuse_without(self, "huber_delta", "--loss huber", self.loss == "huber")
 
 
 @dataclass

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from .arguments import ArgumentError, CommonArgs, nearest_divisor, require, world_size
+from .arguments import ArgumentError, CommonArgs, nearest_divisor, refuse_without, require, world_size
 from .memory_arguments import MemoryArgs, MemoryName
 
 __all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs", "PPOMemoryArgs", "RecurrentPPOArgs"]
@@ -115,6 +115,11 @@ class PPOArgs(CommonArgs):
         require(self, "gsde_interval", lambda value: value >= 1, "use at least 1")
         require(self, "noise_correlation", lambda value: 0.0 <= value < 1.0, "use a value from 0 to below 1")
         require(self, "value_clip huber_delta desired_kl", lambda value: value > 0.0, "use a value above 0")
+        refuse_without(self, "gsde_interval", "--exploration gsde", self.exploration == "gsde")
+        refuse_without(self, "noise_correlation", "--exploration smooth", self.exploration == "smooth")
+        refuse_without(self, "value_clip", "--value-loss clipped", self.value_loss == "clipped")
+        refuse_without(self, "huber_delta", "--value-loss huber", self.value_loss == "huber")
+        refuse_without(self, "desired_kl", "--lr-schedule kl-adaptive", self.lr_schedule == "kl-adaptive")
         require(
             self,
             "value_warmup_steps",

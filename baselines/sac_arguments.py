@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .arguments import ArgumentError, CommonArgs, require, require_buffer_to_resume, require_one_process
+from .arguments import ArgumentError, CommonArgs, refuse_without, require, require_buffer_to_resume, require_one_process
 
 __all__ = ["SACArgs"]
 
@@ -85,6 +85,9 @@ class SACArgs(CommonArgs):
         require(self, "expert_steps random_steps", lambda value: value >= 0, "use at least 0")
         require(self, "expert_noise", lambda value: value >= 0.0, "use at least 0")
         require(self, "expert_ratio gamma", lambda value: 0.0 <= value <= 1.0, "use a value from 0 to 1")
+        with_expert = self.expert_steps > 0 or self.dataset is not None
+        refuse_without(self, "expert_ratio", "--expert-steps or --dataset", with_expert)
+        refuse_without(self, "expert_noise", "--expert-steps", self.expert_steps > 0)
         require(self, "tau", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
         most = MOST_UPDATES_PER_STEP
         require(self, "utd_ratio", lambda value: 0.0 < value <= most, f"use a value above 0, at most {most}")

@@ -816,9 +816,15 @@ def test_a_malformed_manifest_is_refused(
         ({"split": "../away"}, "info has the split '../away', which must be one of train, validation, test"),
         ({"cameras": ["x/../../away"]}, "info has the camera 'x/../../away', which must be a name without slashes"),
         ({"cameras": [7]}, "info has the camera 7"),
+        (
+            {"image_size": [32, True]},
+            "info has the image_size [32, True], which must be a height and a width in pixels",
+        ),
+        ({"image_size": [[32, 32]]}, "info has the image_size [[32, 32]]"),
+        ({"image_size": "32x"}, "info has the image_size '32x'"),
     ],
 )
-def test_a_manifest_leads_no_export_out_of_its_folder(
+def test_a_manifest_leads_no_export_out_of_its_folder_or_into_an_error(
     copy: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info = json.loads((copy / MANIFEST).read_text())["info"]

@@ -156,6 +156,16 @@ def test_videos_need_even_images(tmp_path: Path) -> None:
         FORMATS["lerobot"].writer()(tmp_path / "out", make_info("joints+rgb")).add(odd)
 
 
+def test_videos_need_even_images_before_anything_is_recorded(tmp_path: Path) -> None:
+    odd = replace(make_info("joints+rgb"), image_size=(31, 32))
+    with pytest.raises(ValueError, match=r"images of 32x31 pixels cannot be videos.*lerobot-images"):
+        FORMATS["lerobot"].writer()(tmp_path / "out", odd)
+    assert not list(tmp_path.iterdir())
+    FORMATS["lerobot-images"].writer()(tmp_path / "images", odd)
+    FORMATS["lerobot"].writer()(tmp_path / "depth", replace(make_info("joints+depth"), image_size=(31, 32)))
+    FORMATS["lerobot"].writer()(tmp_path / "even", replace(odd, image_size=(30, 32)))
+
+
 # ---------------------------------------------------------------------- statistics
 def test_statistics_of_many_episodes_are_those_of_all_frames() -> None:
     rng = np.random.default_rng(0)

@@ -220,6 +220,33 @@ def test_a_robot_task_has_the_arguments() -> None:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "idle", "owner"),
+    [
+        ("ppo-mlp", {"gsde_interval": 4}, {"exploration": "gsde"}),
+        ("ppo", {"noise_correlation": 0.5}, {"exploration": "smooth"}),
+        ("ppo-lstm", {"value_clip": 0.5}, {"value_loss": "clipped"}),
+        ("ppo-mlp", {"huber_delta": 0.5}, {"value_loss": "huber"}),
+        ("ppo-mlp", {"desired_kl": 0.02}, {"lr_schedule": "kl-adaptive"}),
+        ("dagger", {"huber_delta": 1.0, "loss": "mse"}, {"loss": "huber"}),
+        ("rate", {"huber_delta": 1.0, "loss": "mse"}, {"loss": "huber"}),
+        ("sac", {"expert_ratio": 0.25}, {"expert_steps": 1000}),
+        ("sac", {"expert_noise": 0.1}, {"expert_steps": 1000}),
+    ],
+)
+def test_an_option_without_the_one_that_it_belongs_to_is_refused(
+    algorithm: str, idle: dict[str, Any], owner: dict[str, Any], tmp_path: Path
+) -> None:
+    args_class = ALGORITHMS[algorithm].load_args_type()
+    needed = {"dataset": str(tmp_path)} if algorithm == "rate" else {}
+    name, value = next(iter(idle.items()))
+    (belongs_to,) = owner
+    options = f"--{name.replace('_', '-')} {value} does nothing without --{belongs_to.replace('_', '-')}"
+    with pytest.raises(ArgumentError, match=options):
+        args_class(**needed, **idle).check()
+    args_class(**needed, **{**idle, **owner}).check()
+
+
 @pytest.mark.parametrize(("env_id", "word"), [("RememberColor3-v0", "colour=3"), ("PassiveTMaze-v0", "colour=3")])
 def test_arguments_that_a_task_does_not_take_are_named_before_there_is_a_run(
     env_id: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -219,4 +219,13 @@ def _describe(options: Options, task: Any, env_kwargs: Mapping[str, Any]) -> Dat
             "joints": (*(f"qpos_{name}" for name in joints), *(f"qvel_{name}" for name in joints), *pose),
             "actions": (*arm, "gripper") if env_kwargs["control_mode"] == "pd_joint_delta_pos" else (),
         },
+        image_size=_image_size(options, task),
     )
+
+
+def _image_size(options: Options, task: Any) -> tuple[int, int] | None:
+    """Height and width of the images that are recorded; None without images."""
+    for part in parse_modes(options.obs).images:
+        height, width = task.single_observation_space[part].shape[:2]
+        return int(height), int(width)
+    return None

@@ -345,7 +345,7 @@ def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
     problem = _why_unfit(content, _MANIFEST if complete else _BEGUN, "it") or _why_unfit(content["info"], _INFO, "info")
     if problem is not None:
         return problem
-    problem = _why_unsafe(content["info"])
+    problem = _why_unsafe(content["info"]) or _why_no_size(content["info"].get("image_size"))
     if problem is not None:
         return problem
     if not complete:
@@ -380,6 +380,14 @@ def _why_unsafe(info: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _why_no_size(size: Any) -> str | None:
+    """Why ``size`` is no height and width; None if it is, or if it is not known."""
+    pixels = size if isinstance(size, list) and len(size) == 2 else [size]
+    if size is None or (len(pixels) == 2 and all(type(each) is int and each > 0 for each in pixels)):
+        return None
+    return f"info has the image_size {_short(size)}, which must be a height and a width in pixels"
+
+
 def _is_file_name(name: str) -> bool:
     """Whether a folder of this name lies where it is made."""
     return bool(name) and not name.startswith(".") and not {*name} & {"/", "\\", "\0"}
@@ -408,6 +416,8 @@ def _read_info(values: Mapping[str, Any]) -> DatasetInfo:
         "cameras": tuple(values["cameras"]),
         "names": {key: tuple(names) for key, names in values["names"].items()},
     }
+    if (size := values.get("image_size")) is not None:
+        lists["image_size"] = tuple(size)
     return DatasetInfo(**{**values, **lists})
 
 

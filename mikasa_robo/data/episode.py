@@ -106,6 +106,8 @@ class DatasetInfo:
     """Git revision of MIKASA; None where it is not known."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the entries of the vectors "actions" and "joints"."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of the images, in pixels; None without images, and in datasets of older versions."""
 
     @property
     def image_parts(self) -> tuple[str, ...]:

@@ -16,7 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode
-from mikasa_robo.data.formats.lerobot_files import FILES_PER_CHUNK, ParquetFiles, VideoFiles, write_tasks
+from mikasa_robo.data.formats.lerobot_files import (
+    FILES_PER_CHUNK,
+    ParquetFiles,
+    VideoFiles,
+    require_video_size,
+    write_tasks,
+)
 from mikasa_robo.data.formats.lerobot_names import image_key, observation_keys
 from mikasa_robo.data.formats.lerobot_stats import RunningStats, Stats, image_stats, vector_stats
 from mikasa_robo.data.formats.parts import (
@@ -53,13 +59,15 @@ class LeRobotWriter:
     not see begins with "privileged.". Arrays with more than two axes, other than images, are flattened to vectors.
 
     Raises:
-        ValueError: from `add`, if the images have an odd width or height.
+        ValueError: the images have an odd width or height; from `add`, where ``info`` does not tell their size.
     """
 
     videos = True
     """Whether colour images become videos, which is smaller, but changes them a little."""
 
     def __init__(self, out: Path, info: DatasetInfo) -> None:
+        if self.videos and "rgb" in info.image_parts and info.image_size is not None:
+            require_video_size(*info.image_size)
         self.info = info
         self.folder = out
         (out / "meta").mkdir(parents=True)

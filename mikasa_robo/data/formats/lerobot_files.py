@@ -56,6 +56,15 @@ class ParquetFiles:
             self._writer = self._sink = None
 
 
+def require_video_size(height: int, width: int) -> None:
+    """Raise ValueError where images of this size, in pixels, cannot be videos."""
+    if height % 2 or width % 2:
+        raise ValueError(
+            f"images of {width}x{height} pixels cannot be videos, which need an even width and height; use the format "
+            "lerobot-images"
+        )
+
+
 class VideoFiles:
     """Appends the images of one camera to the files chunk-000/file-000.mp4, … of a folder.
 
@@ -66,11 +75,7 @@ class VideoFiles:
     """
 
     def __init__(self, folder: Path, fps: int, height: int, width: int) -> None:
-        if height % 2 or width % 2:
-            raise ValueError(
-                f"images of {width}x{height} pixels cannot be videos, which need an even width and height; use the format "
-                "lerobot-images"
-            )
+        require_video_size(height, width)
         self.folder, self.fps = folder, fps
         self._most_frames = max(1, _RAW_VIDEO_BYTES // (3 * height * width))
         self._number = self._frames = 0
