@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -439,11 +440,25 @@ def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(
     hidden = ["--env-id", "InterceptMediumHidden-v0", "--arm", "held"]
     assert command.main([*hidden, "--episodes", "4", "--num-envs", "4"]) == 0
     assert "success 100.0% (95 % interval" in capsys.readouterr().out
+    later = ["--env-id", "RememberColor3-v0", "--env-kwargs", "delay_steps=40", "response_steps=60"]
+    assert command.main([*later, "--episodes", "4", "--num-envs", "4"]) == 0
+    steps = int(re.search(r"(\d+) steps to a success", capsys.readouterr().out).group(1))  # type: ignore[union-attr]
+    assert 45 < steps < 105, "success came after the longer delay"
     taken = tmp_path / "a.mp4"
     taken.touch()
     for bad, named in (
         (["--env-id", "Nothing-v0"], "Nothing-v0"),
         (["--env-id", "RememberColor3-v0", "--episodes", "0"], "episodes 0"),
+        (["--env-id", "RememberColor3-v0", "--env-kwargs", "arm=held"], "--env-kwargs arm=held: use --arm held"),
+        (
+            ["--env-id", "RememberColor3-v0", "--env-kwargs", "control_mode=x"],
+            "control_mode=x: scripted policies act in",
+        ),
+        (
+            ["--env-id", "RememberColor3-v0", "--env-kwargs", "delay_stops=3"],
+            "cannot be made: --env-kwargs delay_stops",
+        ),
+        (["--env-id", "RememberColor3-v0", "--env-kwargs", "delay_steps=-1"], "delay_steps=-1"),
         (["--env-id", "RememberColor3-v0", "--video", str(taken)], "exists already"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "would hold the arm"),
         (["--env-id", "RememberColor3-v0", "--video", str(tmp_path / "clip")], "clip is no MP4"),

@@ -80,6 +80,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["--env-kwargs", "delay_steps"], "--env-kwargs delay_steps is not NAME=VALUE"),
         (["--env-kwargs", "arm=held"], "--env-kwargs arm=held: use --arm held"),
         (["--env-kwargs", "sim_backend=physx_cpu"], "--env-kwargs sim_backend=physx_cpu: use --sim-backend"),
+        (["--env-kwargs", "obs_mode=rgb"], "--env-kwargs obs_mode=rgb: the policy says what it sees; leave it out"),
         (["--env-kwargs", "human_render_camera_configs={}"], "the task has a camera of its own; leave it out"),
         (["--env-kwargs", "delay_stops=3"], "delay_stops"),
         (["--env-id", "InterceptSlow-v0", "--arm", "held"], "--arm held would hold the arm for the whole episode"),

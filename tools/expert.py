@@ -15,7 +15,7 @@ import tyro
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.makers import PolicyName, policy_maker
 
-from .env_ids import OptionError, resolve_env_id
+from .env_ids import OptionError, read_task_kwargs, resolve_env_id
 from .output import require_folder
 from .progress import Progress, say
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:  # torch and the simulator are loaded once the options are kno
 __all__ = ["Options", "PolicyName", "film", "main", "policy_maker"]
 
 WINDOW = 1000
+REFUSED = {
+    "arm": "use --arm {value}",
+    "obs_mode": "scripted policies act on objects; leave it out",
+    "control_mode": "scripted policies act in pd_joint_delta_pos; leave it out",
+    "reward_mode": "success does not depend on it; leave it out",
+    "sim_backend": "it is chosen by what this machine has; leave it out",
+}
+"""Arguments of tasks that cannot be given, and what to do instead."""
 MOST_EPISODES, MOST_ENVS, MOST_VIEWS, MOST_SEED = 10**9, 65_536, 1_000_000, 2**31
 
 
@@ -47,6 +55,8 @@ class Options:
     """Seed of the first batch of episodes; it increases by one with each batch."""
     arm: Literal["free", "held"] = "free"
     """held keeps the arm still until the response phase."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the task, as NAME=VALUE, such as delay_steps=50."""
     video: Path | None = None
     """Save the first episode of four environments as an MP4 here, a new file."""
 
@@ -75,14 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
     make = policy_maker(options.policy, WINDOW if options.k is None else options.k)
-    kwargs: dict[str, Any] = {"arm": options.arm} if options.arm != "free" else {}
-    row = CATALOG[options.env_id]
-    steps = (row.held_horizon if options.arm == "held" else row.horizon) * -(-options.episodes // options.num_envs)
+    kwargs = read_task_kwargs(options.env_kwargs, REFUSED) | ({"arm": options.arm} if options.arm != "free" else {})
     try:
+        steps = _horizon(options.env_id, kwargs) * -(-options.episodes // options.num_envs)
         with Progress(steps, f"playing {options.episodes} episodes") as progress:
             outcome = evaluate(
                 options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs
             )
+    except OptionError as error:
+        print(error, file=sys.stderr)
+        return 2
     except UnfitPolicyError as error:
         print(f"--policy {options.policy} with --env-id {options.env_id}: {error}", file=sys.stderr)
         return 2
@@ -110,12 +122,23 @@ def _check(options: Options) -> None:
             raise OptionError(f"--{name.replace('_', '-')} {value} must be from {low} to {high}")
     if options.k is not None and options.policy not in ("window", "forgetful"):
         raise OptionError(f"--k {options.k} is for --policy window; leave it out with --policy {options.policy}")
+    read_task_kwargs(options.env_kwargs, REFUSED)
     if options.video is not None:
         if options.video.suffix.lower() != ".mp4":
             raise OptionError(f"--video {options.video} is no MP4; give a name that ends with .mp4")
         require_folder(options.video.parent, "--video: the folder", options.video.name)
         if options.video.exists():
             raise OptionError(f"--video {options.video} exists already; choose another name, or move it away")
+
+
+def _horizon(env_id: str, kwargs: dict[str, Any]) -> int:
+    """The time limit of an episode, in steps. Raises OptionError where the task cannot be made with these arguments."""
+    from mikasa_robo.baselines.evaluation import find_horizon
+
+    from .playing import EnvSettings, make_player_env
+
+    with contextlib.closing(make_player_env(env_id, 1, EnvSettings("objects"), None, **kwargs)) as env:
+        return find_horizon(env)
 
 
 def _check_task(options: Options) -> None:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from mikasa_robo.baselines.option_words import ArgumentError, read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import EARLIER_NAMES, POLICY_NAMES
 
 from .cameras import camera_for
-from .env_ids import OptionError, resolve_env_id
+from .env_ids import OptionError, read_task_kwargs, resolve_env_id
 from .output import require_new_files
 from .progress import say
 
@@ -38,6 +37,15 @@ HOLD = 20
 AT_A_TIME = 4
 """Episodes that are simulated and drawn together, each for a video of its own."""
 SIZES = (128, 2048)  # pixels
+REFUSED = {
+    "arm": "use --arm {value}",
+    "num_envs": "use --episodes; leave it out",
+    "obs_mode": "the policy says what it sees; leave it out",
+    "control_mode": "the policy says how it acts; leave it out",
+    "reward_mode": "it is that of the policy's training; leave it out",
+    "human_render_camera_configs": "the task has a camera of its own; leave it out",
+}
+"""Arguments of environments that cannot be given, and what to do instead."""
 MOST_TILES, MOST_VIDEOS = 256, 10_000
 MOST_SEED = 2**31
 
@@ -109,7 +117,7 @@ def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     settings = player.settings
     if options.sim_backend is not None:
         settings = dataclasses.replace(settings, sim_backend=options.sim_backend)
-    own = read_env_kwargs(options.env_kwargs) | ({} if options.arm is None else {"arm": options.arm})
+    own = read_task_kwargs(options.env_kwargs, REFUSED) | ({} if options.arm is None else {"arm": options.arm})
     say(f"making {n} environments of {options.env_id}")
     env = make_player_env(options.env_id, n, settings, "rgb_array", human_render_camera_configs=camera, **own)
     with contextlib.closing(env):
@@ -243,20 +251,8 @@ def _check(options: Options) -> None:
     ):
         words = " ".join(options.overlay)
         raise OptionError(f"--overlay {words}: give all, none, or some of {', '.join(OVERLAYS)}, each once")
-    _check_env_kwargs(options)
+    read_task_kwargs(options.env_kwargs, REFUSED)
     require_new_files(options.out, options.files())
-
-
-def _check_env_kwargs(options: Options) -> None:
-    """Raises OptionError for words that are no arguments of an environment, or that have an option of their own."""
-    try:
-        given = read_env_kwargs(options.env_kwargs)
-    except ArgumentError as error:
-        raise OptionError(str(error)) from error
-    if "human_render_camera_configs" in given:
-        raise OptionError("--env-kwargs human_render_camera_configs: the task has a camera of its own; leave it out")
-    if "arm" in given:
-        raise OptionError(f"--env-kwargs arm={given['arm']}: use --arm {given['arm']}")
 
 
 def _is_robot_task(env_id: str) -> bool:
@@ -301,7 +297,7 @@ def _record_gymnasium(options: Options, player: Any) -> Iterator[str]:
         size=options.size,
         overlay=overlay,
         tiled=options.tiled,
-        env_kwargs=read_env_kwargs(options.env_kwargs),
+        env_kwargs=read_task_kwargs(options.env_kwargs, REFUSED),
     )
 
 
