@@ -39,6 +39,10 @@ CHEATS: dict[str, PolicyName] = {
     "ShellGamePick": "peek",
     "Intercept": "servo",
     "InterceptGrab": "servo",
+    "InterceptMediumHidden": "barrier",
+    "InterceptFastHidden": "barrier",
+    "InterceptGrabMediumHidden": "barrier",
+    "InterceptGrabFastHidden": "barrier",
 }
 """By family, or family and mode: the policy written to cheat at it. That of Rotate and TakeItBack is their ``posture``."""
 RUNS: tuple[tuple[str, PolicyName | None, str], ...] = (

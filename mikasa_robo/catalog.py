@@ -215,19 +215,20 @@ def _family(
 
 
 _SPEEDS = {"Slow": {"speed": "slow"}, "Medium": {"speed": "medium"}, "Fast": {"speed": "fast"}}
-# more drift than in the paper's form, so that it has to be remembered too, from where every way stays within reach
+# Hidden from the fifth view to the end, unless the ball is stopped. The drift has to be remembered too, so there is more of
+# it than in the paper's form. The ways stay within reach, and lie so wide that a hand at rest covers few of them.
 _HIDDEN = {
     "MediumHidden": {
         "speed": "medium",
-        "blank_steps": 24,
-        "drift_range": (-0.1, 0.1),
-        "start_x_range": (-0.24, -0.12),
+        "blank_steps": 86,
+        "drift_range": (-0.1, 0.15),
+        "start_x_range": (-0.3, -0.05),
     },
     "FastHidden": {
         "speed": "fast",
-        "blank_steps": 18,
-        "drift_range": (-0.1, 0.1),
-        "start_x_range": (-0.24, -0.14),
+        "blank_steps": 86,
+        "drift_range": (-0.12, 0.12),
+        "start_x_range": (-0.26, -0.12),
     },
 }
 _SIGNS = {"Pos": {"both_ways": False}, "PosNeg": {"both_ways": True}}

@@ -16,13 +16,14 @@ from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
 from mikasa_robo.experts.policies import Expert, UnfitPolicyError, WindowMemory
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.reward_reading import RewardReader
-from mikasa_robo.experts.servoing import MeanVelocity, Servo
+from mikasa_robo.experts.servoing import Barrier, MeanVelocity, Servo
 from mikasa_robo.tasks.rolling_ball import BLANK_START, RollingBallTask
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 HIDDEN = [row.id for row in CATALOG.values() if row.kwargs.get("blank_steps")]
 BLANK = 3
+BELOW_THE_HAND = torch.tensor([0.05, 0.02, 0.02, 1.0, 0.0, 0.0, 0.0])
 
 
 def test_hidden_balls_are_ours_and_need_memory() -> None:
@@ -41,9 +42,8 @@ def test_a_hidden_ball_is_in_no_observation_and_back_where_it_rolled(env_id: str
     assert task._image_layout is not None
     image, ball = task._image_layout._actors[0], task.objects[0]
     for t in range(1, BLANK_START + BLANK + 3):
-        if num_envs > 1 and t == 2:  # below the hand, where both cameras see it
-            pose = torch.tensor([0.05, 0.02, 0.02, 1.0, 0.0, 0.0, 0.0]).repeat(num_envs, 1)
-            move(env, ball, range(num_envs), pose)
+        if num_envs > 1 and t >= 2:  # below the hand, where both cameras see it
+            move(env, ball, range(num_envs), BELOW_THE_HAND.repeat(num_envs, 1), (0.0, 0.6, 0.0))
         obs = env.step(still_action(env))[0]
         shown = not BLANK_START <= t < BLANK_START + BLANK
         objects = obs["objects"].reshape(num_envs, len(task.objects), -1)
@@ -66,8 +66,47 @@ def test_a_hidden_ball_is_in_no_observation_and_back_where_it_rolled(env_id: str
     env.close()
 
 
+def test_a_ball_that_is_stopped_comes_on_view_and_stays_there() -> None:
+    env = make("InterceptMediumHidden-v0", 3, obs_mode="objects+segmentation")
+    task = cast(RollingBallTask[Any], base(env))
+    env.reset(seed=3)
+    assert task._image_layout is not None
+    image, ball = task._image_layout._actors[0], task.objects[0]
+    stopped, slower = 10, 20
+    for t in range(1, slower + 4):
+        for row, when, speed in ((1, stopped, 0.0), (2, slower, 0.2)):
+            if t >= when:
+                move(env, ball, [row], BELOW_THE_HAND[None], (0.0, speed, 0.0))
+        if t == slower + 2:  # as fast as at first: what has been found is not hidden again
+            move(env, ball, [1], BELOW_THE_HAND[None], (0.0, 0.7, 0.0))
+        obs = env.step(still_action(env))[0]
+        wanted = torch.tensor([t < BLANK_START, t < BLANK_START or t >= stopped, t < BLANK_START or t >= slower])
+        flag = obs["objects"].reshape(3, len(task.objects), -1)[:, 0, 0]
+        assert torch.equal(flag == 1, wanted), t
+        seen = (obs["segmentation"] == int(image.per_scene_id[0])).flatten(1).any(dim=1)
+        assert not bool((seen & ~wanted).any()), t
+        assert bool(seen[1:][wanted[1:]].all()) or t < BLANK_START, t
+    env.close()
+
+
+def test_the_disc_does_not_tell_where_a_hidden_ball_began() -> None:
+    for env_id, told in (("InterceptMedium-v0", True), ("InterceptMediumHidden-v0", False)):
+        env = make(env_id, 64, obs_mode="none")
+        env.reset(seed=0)
+        state: Any = base(env).task_state
+        start, beyond = state.start[:, 0], state.goal[:, 0] - state.start[:, 0]
+        assert bool(((beyond - 0.2).abs() < 1e-6).all()) == told
+        if not told:
+            low, high = base(env).start_x_range
+            assert float((state.goal[:, 0] - 0.2).min()) >= low - 1e-6
+            assert float((state.goal[:, 0] - 0.2).max()) <= high + 1e-6
+            both = torch.stack([start, state.goal[:, 0]])
+            assert abs(float(torch.corrcoef(both)[0, 1])) < 0.35, "0.32 is the 99 % limit of independent draws"
+        env.close()
+
+
 def test_a_hidden_ball_rolls_as_one_on_view_does() -> None:
-    shown, hidden = (make("InterceptFast-v0", 4, blank_steps=n, obs_mode="objects") for n in (0, 20))
+    shown, hidden = (make("InterceptGrabFast-v0", 4, blank_steps=n, obs_mode="objects") for n in (0, 20))
     for env in (shown, hidden):
         env.reset(seed=5)
     for _ in range(30):
@@ -175,11 +214,13 @@ def test_only_a_memory_catches_a_hidden_ball() -> None:
     assert rate(env_id, functools.partial(WindowMemory, k=1000)) >= 0.75
     assert rate(env_id, Servo) <= 0.3
     assert rate(env_id, MeanVelocity) <= 0.55
+    assert rate("InterceptMediumHidden-v0", Barrier, episodes=48, arm="held") <= 0.45
 
 
 @pytest.mark.slow
 def test_a_ball_on_view_is_caught_by_following_it() -> None:
-    assert rate("InterceptSlow-v0", Servo) >= 0.6
+    for speed in ("Slow", "Medium", "Fast"):
+        assert rate(f"Intercept{speed}-v0", Servo) >= 0.6
 
 
 @pytest.mark.slow
@@ -192,7 +233,11 @@ def test_cheats_refuse_tasks_that_they_are_not_for() -> None:
     skill = make_skill("ChainOfColors3-v0", base(env))
     with pytest.raises(ValueError, match="TouchSkill of ChainOfColors: the task must have a single target"):
         RewardReader(skill)
-    for policy in (Servo, MeanVelocity):
+    for policy in (Servo, MeanVelocity, Barrier):
         with pytest.raises(UnfitPolicyError, match=f"{policy.__name__} needs the skill of Intercept or"):
             policy(skill)
+    env.close()
+    env = make("InterceptMedium-v0", 2, obs_mode="objects")
+    with pytest.raises(UnfitPolicyError, match="Barrier needs a ball that is hidden on its way"):
+        Barrier(make_skill("InterceptMedium-v0", base(env)))
     env.close()

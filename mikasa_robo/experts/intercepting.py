@@ -18,7 +18,7 @@ from torch import Tensor
 from mikasa_robo.core.env import ARM_JOINTS, MemoryEnv
 from mikasa_robo.core.sampling import between
 from mikasa_robo.tasks.intercept import Intercept
-from mikasa_robo.tasks.rolling_ball import BLANK_START, DAMPING, RollingBallTask
+from mikasa_robo.tasks.rolling_ball import DAMPING, RollingBallTask
 
 from .arm import REACHED, STEP_LIMIT, facing_down
 from .skill import History, Skill, View
@@ -42,8 +42,6 @@ REPLAN = 5
 """The hand looks for another place to wait at most every so many steps."""
 CHANGED = 0.02
 """The hand looks for another place to wait once the cue differs by more than this from that of the plan, m or m/s."""
-SIGHT = 0.1
-"""A ball that was hidden is stopped this long after it has come on view, if possible, s."""
 STOPPED, NEAR_STEPS = 0.06, 4
 """A ball has stopped once it was closer than this to the TCP, m, for more than this many steps."""
 HELD = 0.0215
@@ -69,7 +67,6 @@ class InterceptSkill(Skill):
         ball = cast(RollingBallTask[Any], task)
         self._ranges = ball.roll_ranges
         self._hidden = ball.blank_steps > 0
-        self._blank_end = (BLANK_START + ball.blank_steps) / task.control_freq
         self.size = self.draws = 4 if self._hidden else 2
         self._lifts = not isinstance(task, Intercept)
         n, device = task.num_envs, task.device
@@ -143,10 +140,8 @@ class InterceptSkill(Skill):
         slack = slack.transpose(0, 1).flatten(1)  # (b, 2G)
         postures = q.reshape(2, n, count, -1).transpose(0, 1).flatten(1, 2)  # (b, 2G, 7)
         arrivals = arrival.repeat(1, 2)
-        # the earliest place that is reached in time, or else the one that is missed by the least; where the ball is hidden,
-        # the place that it reaches as it comes on view: one that is stopped out of sight may roll away
-        wait = (arrivals - (self._blank_end - elapsed[:, None]) - SIGHT).abs() if self._hidden else arrivals
-        best = torch.where(slack > 0, wait, 100 - slack).argmin(dim=1)
+        # the earliest place that is reached in time, or else the one that is missed by the least
+        best = torch.where(slack > 0, arrivals, 100 - slack).argmin(dim=1)
         row = torch.arange(n, device=self.device)
         self._posture[rows] = postures[row, best]
         self._yaw[rows] = torch.where(best < count, 1.0, -1.0) * math.pi / 2

@@ -23,6 +23,7 @@ PolicyName = Literal[
     "peek",
     "servo",
     "mean-velocity",
+    "barrier",
     "reward-reader",
     "forgetful",
     "sweeper",
@@ -37,15 +38,16 @@ def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
     """Return the function that makes the policy ``name`` for a skill.
 
     Args:
-        name: one of `POLICY_NAMES`. What the last four of the present names make is written to cheat at some tasks: "peek"
-            at ShellGamePush and ShellGamePick, "servo" and "mean-velocity" at Intercept and InterceptGrab, "reward-reader"
-            at the tasks with one object to touch. Making them for another task's skill raises UnfitPolicyError.
+        name: one of `POLICY_NAMES`. What the last five of the present names make is written to cheat at some tasks: "peek"
+            at ShellGamePush and ShellGamePick, "servo" and "mean-velocity" at Intercept and InterceptGrab, "barrier" at
+            those of them that hide the ball, "reward-reader" at the tasks with one object to touch. Making them for
+            another task's skill raises UnfitPolicyError.
         k: how many earlier views "window" remembers.
     """
     from .peeking import Peek
     from .policies import ExhaustiveSearch, Expert, Random, WindowMemory
     from .reward_reading import RewardReader
-    from .servoing import MeanVelocity, Servo
+    from .servoing import Barrier, MeanVelocity, Servo
 
     makers: dict[str, Any] = {
         "expert": Expert,
@@ -57,6 +59,7 @@ def policy_maker(name: PolicyName, k: int = 1000) -> PolicyMaker:
         "peek": Peek,
         "servo": Servo,
         "mean-velocity": MeanVelocity,
+        "barrier": Barrier,
         "reward-reader": RewardReader,
     }
     maker: PolicyMaker = makers[EARLIER_NAMES.get(name, name)]

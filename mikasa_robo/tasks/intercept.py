@@ -43,12 +43,23 @@ class InterceptState(RollingState):
     goal: Tensor  # (N, 2) m, x and y of the disc's centre
 
 
-def sample_ball_and_goal(u: Uniforms, ranges: RollRanges) -> InterceptState:
-    """Draw the ball and the disc's y. Takes 5 uniforms, and `RollRanges.more_draws`."""
+def sample_ball_and_goal(u: Uniforms, ranges: RollRanges, hidden: bool = False) -> InterceptState:
+    """Draw the ball and the disc. Takes 5 uniforms, and `RollRanges.more_draws`.
+
+    Args:
+        u: uniforms.
+        ranges: of the ball.
+        hidden: whether the ball is hidden on its way. Then the disc must not tell where the ball began, so its x is drawn
+            from the same range by itself, which takes one more uniform.
+    """
     start, velocity = sample_roll(u, ranges)
-    goal = torch.stack([start[:, 0] + GOAL_BEYOND, between(u.take(1)[:, 0], *GOAL_Y)], dim=1)
+    goal_y = between(u.take(1)[:, 0], *GOAL_Y)
+    beside = between(u.take(1)[:, 0], *ranges.start_x) if hidden else start[:, 0]
     return InterceptState(
-        start=start.to(torch.float32), velocity=velocity.to(torch.float32), goal=goal.to(torch.float32)
+        start=start.to(torch.float32),
+        velocity=velocity.to(torch.float32),
+        slowed=torch.zeros(u.count, dtype=torch.bool, device=u.device),
+        goal=torch.stack([beside + GOAL_BEYOND, goal_y], dim=1).to(torch.float32),
     )
 
 
@@ -64,7 +75,8 @@ class Intercept(RollingBallTask[InterceptState]):
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90. Ours, because the paper does not say it:
     - The disc lies 0.2 m beyond the ball's start in x, so its centre has x ∈ [-0.15, 0.15] m, which is within reach. Only
-      a slow ball with much drift rolls through the disc's edge.
+      a slow ball with much drift rolls through the disc's edge. With ``blank_steps`` the disc lies 0.2 m beyond another
+      place that the ball could have started from, because it is on view while that has to be remembered.
     - The rolling resistance is 0.05 1/s: only the robot brings a ball to rest.
     - The ball has to lie on the table.
     The scripted expert stops the ball with the fingertips, closes the gripper and drags the ball to the disc; it succeeds
@@ -98,14 +110,16 @@ class Intercept(RollingBallTask[InterceptState]):
         return [self.build_rolling_ball(), disc]
 
     def sample(self, u: Uniforms) -> InterceptState:
-        return sample_ball_and_goal(u, self.roll_ranges)
+        return sample_ball_and_goal(u, self.roll_ranges, hidden=self.blank_steps > 0)
+
+    @property
+    def more_draws(self) -> int:
+        """See `RollingBallTask.more_draws`; a hidden ball's disc takes one."""
+        return super().more_draws + int(self.blank_steps > 0)
 
     def layout(self, s: InterceptState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         on_view, ball = super().layout(s, elapsed)
         return on_view.expand(-1, 2), torch.cat([ball, disc_pose(s.goal)[:, None]], dim=1)
-
-    def update_state(self, s: InterceptState, data: StepData, touching: Tensor) -> None:
-        """The state does not change during an episode."""
 
     def _to_goal(self, s: InterceptState, data: StepData) -> Tensor:
         """(N,) distance of the ball from lying in the disc, m; 0 where it does."""

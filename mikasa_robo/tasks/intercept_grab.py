@@ -40,7 +40,9 @@ def sample_ball(u: Uniforms, ranges: RollRanges) -> InterceptGrabState:
     """Draw the ball. Takes 4 uniforms, and `RollRanges.more_draws`."""
     start, velocity = sample_roll(u, ranges)
     no = torch.zeros(u.count, dtype=torch.bool, device=u.device)
-    return InterceptGrabState(start=start.to(torch.float32), velocity=velocity.to(torch.float32), grasped=no)
+    return InterceptGrabState(
+        start=start.to(torch.float32), velocity=velocity.to(torch.float32), slowed=no, grasped=no.clone()
+    )
 
 
 class InterceptGrab(RollingBallTask[InterceptGrabState]):
@@ -76,6 +78,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
         return sample_ball(u, self.roll_ranges)
 
     def update_state(self, s: InterceptGrabState, data: StepData, touching: Tensor) -> None:
+        super().update_state(s, data, touching)
         s.grasped = touching[:, FINGERS, 0].all(dim=1)
 
     def _height(self, data: StepData) -> Tensor:

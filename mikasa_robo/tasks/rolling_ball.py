@@ -31,6 +31,8 @@ DRIFT = (0.0, 0.05)  # m/s along x
 DRIFT_LIMITS = (-0.3, 0.3)  # m/s
 BLANK_START = 4
 """The first t at which a ball with ``blank_steps`` is hidden: four views before it show how fast it rolls."""
+SLOWED = 0.5
+"""A hidden ball comes on view once it is slower than this share of its speed at t = 0. By itself it keeps 0.8 of it."""
 START_X = (-0.35, -0.05)  # m
 START_X_LIMITS = (-0.45, 0.1)  # m
 START_Y = (-0.9, -0.65)  # m
@@ -116,6 +118,7 @@ class RollingState:
 
     start: Tensor  # (N, 3) m, where the ball's centre was at t = 0
     velocity: Tensor  # (N, 3) m/s, velocity of the ball at t = 0
+    slowed: Tensor  # (N,) bool, something has slowed the ball, so that it is not hidden any more
 
 
 S = TypeVar("S", bound=RollingState)
@@ -124,12 +127,14 @@ S = TypeVar("S", bound=RollingState)
 class RollingBallTask(MemoryEnv[S]):
     """A red ball, object 0, rolls past the robot, mostly along +y. Acting counts from t = 0.
 
-    In the paper's form the ball is always on view. With ``blank_steps`` it cannot be seen for 4 ≤ t < 4 + blank_steps:
-    ``objects`` observations flag it as not visible, and it is in no image, depth or segmentation of either camera. It rolls
-    on meanwhile, and it can be touched. To be in its way the agent has to remember how fast it rolled, and where. The
-    physical ball then has no visual shape; what the cameras see is a second, purely visual ball that is moved to it after
-    every control step and parked 1 km above the table while the ball is hidden. ``state`` observations, ``oracle`` and the
-    reward hold the ball throughout, as they hold whatever else is hidden.
+    In the paper's form the ball is always on view. With ``blank_steps`` it cannot be seen for 4 ≤ t < 4 + blank_steps, or
+    until something has slowed it to half of its speed at t = 0: ``objects`` observations flag it as not visible, and it is
+    in no image, depth or segmentation of either camera. It rolls on meanwhile, and it can be touched. To be in its way the
+    agent has to remember how fast it rolled, and where. But a ball that comes on view while it still rolls can be caught
+    without a memory, by a hand that waits far down its way. The physical ball has no visual shape; what the cameras see is
+    a second, purely visual ball that is moved to it after every control step and parked 1 km above the table while the ball
+    is hidden. ``state`` observations, ``oracle`` and the reward hold the ball throughout, as they hold whatever else is
+    hidden.
 
     Args:
         speed: "slow" (0.25…0.5 m/s), "medium" (0.5…0.75 m/s) or "fast" (0.75…1 m/s), along y.
@@ -142,7 +147,8 @@ class RollingBallTask(MemoryEnv[S]):
         head_start: for a curriculum, the share, 0…1, of the ball's way to y = 0 that lies behind it when an episode begins,
             and of its speed that it has lost; 0 is the task itself, and with 1 the ball rests at y = 0. Two numbers
             (low, high): each episode draws its own share between them.
-        blank_steps: control steps for which the ball is hidden on its way; 0 is the paper's form.
+        blank_steps: control steps for which the ball is hidden on its way, unless it is slowed before; 0 is the paper's
+            form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
         delay_steps, response_steps: 0.
         **kwargs: see `MemoryEnv`; ``on_mistake`` has no effect. ``arm="held"`` needs a blank: it holds the arm for t < 4,
@@ -168,8 +174,8 @@ class RollingBallTask(MemoryEnv[S]):
         self.start_x_range = start_x_range_of(start_x_range)
         self.start_y_range = start_y_range_of(start_y_range)
         self.head_start = one_or_two_numbers("head_start", head_start, 0, 1)
-        self.draws = type(self).draws + self.roll_ranges.more_draws  # type: ignore[misc]
         self.blank_steps = whole_number("blank_steps", blank_steps, 0, MOST_STEPS, "control steps")
+        self.draws = type(self).draws + self.more_draws  # type: ignore[misc]
         for name, value in (("delay_steps", delay_steps), ("response_steps", response_steps)):
             if value != 0:
                 raise ValueError(
@@ -184,6 +190,11 @@ class RollingBallTask(MemoryEnv[S]):
     def roll_ranges(self) -> RollRanges:
         """What `sample_roll` draws from."""
         return RollRanges(self.drift_range, self.speed_range, self.start_x_range, self.start_y_range, self.head_start)
+
+    @property
+    def more_draws(self) -> int:
+        """Number of uniforms that an episode takes beyond those of the paper's form."""
+        return self.roll_ranges.more_draws
 
     # ------------------------------------------------------------------ the ball and its image
     def build_rolling_ball(self) -> Actor:
@@ -215,14 +226,20 @@ class RollingBallTask(MemoryEnv[S]):
         action = super()._step_action(action)
         if self._image_layout is not None:
             # BaseEnv counts the step only afterwards
-            visible = self.on_view(self._elapsed_steps + 1)[:, None]
-            ball = upright(self.object_layout.read()[:, 0, :3])[:, None]
-            self._image_layout.apply(torch.ones_like(visible), visible, ball)
+            ball = self.object_layout.read()[:, 0]
+            shown = self.task_state.slowed | is_slowed(self.task_state, ball[:, 7:10])
+            visible = (self.on_view(self._elapsed_steps + 1) | shown)[:, None]
+            self._image_layout.apply(torch.ones_like(visible), visible, upright(ball[:, :3])[:, None])
         return action
 
     def on_view(self, elapsed: Tensor) -> Tensor:
-        """(N,) bool: the ball can be seen at t = ``elapsed`` (N,)."""
+        """(N,) bool: the ball can be seen at t = ``elapsed`` (N,), even if nothing has slowed it."""
         return (elapsed < BLANK_START) | (elapsed >= BLANK_START + self.blank_steps)
+
+    def update_state(self, s: S, data: StepData, touching: Tensor) -> None:
+        """Once something has slowed a hidden ball, it stays on view."""
+        if self.blank_steps:
+            s.slowed = s.slowed | is_slowed(s, data.objects[:, 0, 7:10])
 
     def touchable(self, objects: list[Actor]) -> list[Actor]:
         return objects[:1]
@@ -241,7 +258,7 @@ class RollingBallTask(MemoryEnv[S]):
         poses = data.objects[..., :7].clone()
         poses[:, 0, 3], poses[:, 0, 4:] = 1.0, 0.0
         visible = self.layout(s, data.elapsed)[0].clone()
-        visible[:, 0] = visible[:, 0] & self.on_view(data.elapsed)
+        visible[:, 0] = visible[:, 0] & (self.on_view(data.elapsed) | s.slowed)
         return visible, poses
 
     def oracle(self, s: S) -> Tensor:
@@ -262,6 +279,11 @@ class RollingBallTask(MemoryEnv[S]):
             "tcp_to_ball": ball[:, :3] - data.tcp[:, :3],
             "fingers": data.fingers,
         }
+
+
+def is_slowed(s: RollingState, velocity: Tensor) -> Tensor:
+    """(N,) bool: a ball with the velocity (N, 3), m/s, is slower than it can become by itself."""
+    return length(velocity) <= SLOWED * length(s.velocity)
 
 
 def ball_speed(data: StepData) -> Tensor:
