@@ -77,6 +77,30 @@ def test_what_a_controller_was_asked_for_stays_as_it_was() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_held_arm_keeps_no_control_mode_of_an_action(num_envs: int) -> None:
+    """ManiSkill takes actions that choose a control mode, and the robot keeps it: a memory for a policy without one."""
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", num_envs, arm="held", cue_steps=1, delay_steps=1)
+    env.reset(seed=0)
+    chosen = {"control_mode": "pd_joint_pos", "action": torch.zeros(num_envs, 8)}
+    with pytest.raises(ValueError, match="'pd_joint_pos', and the arm is held in 'pd_joint_delta_pos'"):
+        env.step(chosen)
+    assert env.unwrapped.agent.control_mode == "pd_joint_delta_pos"
+    for _ in range(2):
+        env.step({**chosen, "control_mode": "pd_joint_delta_pos"})
+    env.step(chosen)  # the arm is free
+    assert env.unwrapped.agent.control_mode == "pd_joint_pos"
+    env.close()
+
+
+@pytest.mark.parametrize("seed", [True, [True, 3], [(1, False), 3]])
+def test_a_bool_is_no_seed(seed: Any) -> None:
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", 2)
+    with pytest.raises(TypeError, match=r"True|False"):
+        env.reset(seed=seed)
+    env.close()
+
+
 def test_the_action_of_a_held_step_is_the_one_that_was_received() -> None:
     """pd_joint_pos_vel keeps a view of the action, and where the arm is held the controllers are put back as they were."""
     env: Any = mikasa_robo.make_env("RememberColor3-v0", 2, arm="held", control_mode="pd_joint_pos_vel")

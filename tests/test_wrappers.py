@@ -21,6 +21,7 @@ from task_helpers import FAMILIES, Env, random_actions
 from torch import Tensor
 from wrapper_helpers import GREY, Canvas
 
+import mikasa_robo
 import mikasa_robo.utils.wrappers as w
 from mikasa_robo.assets.palette import COLORS
 from mikasa_robo.assets.shapes import SHAPES
@@ -574,6 +575,19 @@ def test_cameras_fail_before_an_automatic_reset_and_not_after_it(restored: Env) 
 def test_cameras_need_pictures(color: Env) -> None:
     with pytest.raises(ValueError, match="obs_mode='state' has no images to blank"):
         w.CameraShutdownWrapper(color)
+    env = gym.make("RememberColor3-v0", num_envs=1, obs_mode="objects+time")
+    with pytest.raises(ValueError, match=r"obs_mode='objects\+joints\+time' has no images to blank"):
+        w.CameraShutdownWrapper(env)
+    env.close()
+
+
+def test_wrappers_say_that_workers_have_the_simulation() -> None:
+    env = mikasa_robo.make_env("RememberColor3-v0", 1, num_workers=1)
+    try:
+        with pytest.raises(TypeError, match="make the environment without num_workers"):
+            w.RenderStepInfoWrapper(env)
+    finally:
+        env.close()
 
 
 # ---------------------------------------------------------------------- with the wrappers of others

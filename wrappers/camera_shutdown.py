@@ -34,9 +34,8 @@ class CameraShutdownWrapper(TaskWrapper):
         self.n_initial_steps = whole_number("n_initial_steps", n_initial_steps)
         super().__init__(env)
         if not _has_images(self.task._init_raw_obs):
-            raise ValueError(
-                f"obs_mode={self.task.obs_mode!r} has no images to blank: make the environment with obs_mode='rgb'"
-            )
+            mode = "+".join(self.task._modes.parts) or self.task.obs_mode
+            raise ValueError(f"obs_mode={mode!r} has no images to blank: make the environment with obs_mode='rgb'")
 
     def reset(
         self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None

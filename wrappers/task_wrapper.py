@@ -29,6 +29,13 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, self.base_class):
             kind = "MIKASA" if self.base_class is MemoryEnv else "ManiSkill"
+            from mikasa_robo.workers.env import WorkerEnv
+
+            if isinstance(env, gym.Env) and isinstance(env.unwrapped, WorkerEnv):
+                raise TypeError(
+                    f"{type(self).__name__} needs the simulation in this process, and {env!r} has it in others: make the "
+                    "environment without num_workers"
+                )
             raise TypeError(
                 f"{type(self).__name__} wraps {kind} tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
             )

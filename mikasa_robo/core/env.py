@@ -197,6 +197,7 @@ class MemoryEnv(SavedTask[TaskState]):
     def _step_held(self, action: Any) -> Any:
         """A control step in which robots whose response phase has not begun stay where they are."""
         held = self._elapsed_steps < self.timeline.hold_steps
+        self._require_same_control(action, held)
         if not tensors.reads_wait(self.device) and not held.any():
             return super()._step_action(action)
         self._hold = hold = ArmHold(self.scene, self.agent, held)
@@ -207,6 +208,15 @@ class MemoryEnv(SavedTask[TaskState]):
             self._hold = None
         hold.restore_controllers()
         return action
+
+    def _require_same_control(self, action: Any, held: Tensor) -> None:
+        """Raises ValueError where an action would change the control mode of a held arm, which would keep it afterwards."""
+        mode = action.get("control_mode") if isinstance(action, dict) else None
+        if mode is not None and mode != self.agent.control_mode and bool(held.any()):
+            raise ValueError(
+                f"the action has control_mode={mode!r}, and the arm is held in {self.agent.control_mode!r}: a held arm "
+                "keeps nothing of an action. Choose another mode once no arm is held"
+            )
 
     def _before_simulation_step(self) -> None:
         if self._hold is not None:

@@ -82,6 +82,8 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[Key]:
         TypeError: a seed is not a whole number.
         ValueError: seeds are negative, or not as many as environments.
     """
+    if isinstance(seed, bool | np.bool_):
+        raise TypeError(f"seed={seed!r} is a {type(seed).__name__}: give an int, or one seed for each environment")
     if isinstance(seed, int | np.integer):
         s, first, k = episode_key(int(seed))
         keys = [(s, first + i, k) for i in index]
@@ -100,6 +102,8 @@ def episode_keys(seed: Seed, index: Sequence[int]) -> list[Key]:
 
 def _key_of(one: Any, seed: Seed) -> Key:
     try:
+        if any(isinstance(each, bool | np.bool_) for each in (one if isinstance(one, tuple) else [one])):
+            raise TypeError
         if not isinstance(one, tuple):
             return episode_key(operator.index(one))
         s, i, k = map(operator.index, one if len(one) == 3 else (*one, 0))
