@@ -144,12 +144,15 @@ def rewards_of(episode: RecordedEpisode, kind: str) -> Tensor:
 
 
 def target_returns(returns: Sequence[Tensor], quantile: float) -> Tensor:
-    """A quantile of the returns-to-go at each step (T,), over the episodes that are still running there.
+    """A quantile of the returns-to-go at each step (T,), over all episodes; T is the length of the longest.
+
+    An episode that has ended counts with its last return-to-go: a success ends an episode, so over those that still run the
+    target would fall to that of failures as soon as the last success is over.
 
     Args:
         returns: (L,) of each episode.
         quantile: from 0 to 1.
     """
     longest = max(len(each) for each in returns)
-    at_step = [torch.stack([each[t] for each in returns if len(each) > t]) for t in range(longest)]
-    return torch.stack([values.quantile(quantile) for values in at_step])
+    held = torch.stack([torch.cat([each, each[-1:].expand(longest - len(each))]) for each in returns])
+    return held.quantile(quantile, dim=0)

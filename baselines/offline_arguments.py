@@ -97,7 +97,8 @@ class SequenceArgs(OfflineArgs):
 
     target_quantile: float = 0.9
     """In evaluations the policy is to reach, from each step on, this quantile of the returns-to-go that the dataset has at
-    that step. The policy is not given the rewards of an evaluation, because they can tell what has to be remembered."""
+    that step; an episode that has ended counts with its last one. The policy is not given the rewards of an evaluation,
+    because they can tell what has to be remembered."""
     layers: int = 2
     """Layers of the transformer."""
     heads: int = 4

@@ -82,10 +82,22 @@ def test_success_counts_once(folder: Path) -> None:
     assert rewards_of(recorded, "success").nonzero().flatten().tolist() == [recorded.length - 3]
 
 
-def test_targets_are_quantiles_of_the_episodes_that_still_run() -> None:
+def test_targets_are_quantiles_of_all_episodes_and_one_that_has_ended_keeps_its_last_return() -> None:
     returns = [torch.tensor([1.0, 1.0]), torch.tensor([3.0, 2.0, 2.0]), torch.tensor([0.0])]
     assert target_returns(returns, 1.0).tolist() == [3.0, 2.0, 2.0]
-    assert target_returns(returns, 0.5).tolist() == [1.0, 1.5, 2.0]
+    assert target_returns(returns, 0.5).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_targets_do_not_fall_where_only_time_outs_still_run() -> None:
+    successes, time_outs = [torch.ones(n) for n in (3, 4, 5)], [torch.zeros(9)]
+    assert target_returns(successes + time_outs, 0.5).tolist() == [1.0] * 9
+    # Dense rewards: the last reward of a success is what is left to reach.
+    assert target_returns([torch.tensor([1.5, 1.0])] * 3 + [torch.tensor([0.4, 0.3, 0.2, 0.1])], 0.5).tolist() == [
+        1.5,
+        1.0,
+        1.0,
+        1.0,
+    ]
 
 
 @every_algorithm
