@@ -155,6 +155,13 @@ def _make_maniskill_task(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
     except (AssertionError, NotImplementedError) as error:  # ManiSkill's way to refuse a control, reward or obs mode
         modes = ", ".join(f"{name}={kwargs[name]}" for name in ("obs_mode", "reward_mode", "control_mode"))
         raise ValueError(f"{env_id} does not take one of {modes}: {error}") from error
+    except (ArithmeticError, AttributeError, EOFError, ImportError, LookupError, OSError) as error:
+        # Files or packages that ManiSkill did not install (EOFError: it asks whether to download them, and nobody answers).
+        raise ValueError(
+            f"ManiSkill cannot make {env_id} ({type(error).__name__}: {error}). If it lacks files, get them with "
+            f"`python -m mani_skill.utils.download_asset NAME`, where NAME is {env_id}, or that of its robot or scene; "
+            "otherwise choose another task"
+        ) from error
     return TimeLimitWrapper(env, spec.max_episode_steps)
 
 

@@ -318,6 +318,22 @@ def test_what_a_task_of_maniskill_refuses_is_named(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("error", [KeyError("5039"), FileNotFoundError("info_pick_v0.json"), EOFError("no answer")])
+def test_a_task_of_maniskill_whose_files_are_not_there_is_named(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make(env_id: str, **kwargs: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("mikasa_robo.sim.env.make", make)
+    argv = [*ROBOT, "--env-id", "TurnFaucet-v1", "--run-dir", str(tmp_path / "run")]
+    assert train("ppo-mlp", *argv) == 2
+    message = capsys.readouterr().err
+    assert f"ManiSkill cannot make TurnFaucet-v1 ({type(error).__name__}: {error})" in message
+    assert "mani_skill.utils.download_asset NAME`, where NAME is TurnFaucet-v1" in message
+    assert not (tmp_path / "run").exists()
+
+
 # ---------------------------------------------------------------------- checkpoints of others
 def test_what_a_checkpoint_names_is_not_imported(
     tmp_path: Path, forget: Any, capsys: pytest.CaptureFixture[str]

@@ -20,6 +20,7 @@ from mikasa_robo.sim import make_arguments, render
 from mikasa_robo.sim.backend import BATCHED, checked_env_idx, choose_sim_backend
 from mikasa_robo.sim.env import make
 from mikasa_robo.sim.make_arguments import choose_render_backend
+from mikasa_robo.sim.materials import UndrawnMaterial
 from mikasa_robo.sim.physx import GpuApiMisuse
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.tensors import take_rows
@@ -396,3 +397,34 @@ def test_pictures_without_vulkan_give_one_error(told_without_vulkan: list[str]) 
         assert line.startswith(asked)
         assert "mesa-vulkan-drivers" in line, "the error should say how to fix it"
         assert "obs_mode='state'" in line, "the error should say how to do without"
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "PushT-v1",  # paints the parts of its table
+        "PullCubeTool-v1",  # calls the setters of a material
+        "MS-CartpoleBalance-v1",  # MJCF, as the next two
+        "MS-HopperHop-v1",
+        "MS-AntWalk-v1",
+        "TwoRobotPickCube-v1",  # a dict of actions
+    ],
+)
+def test_a_task_that_says_what_it_looks_like_needs_no_renderer(env_id: str) -> None:
+    env = make(env_id, num_envs=2, sim_threads=1)
+    env.reset(seed=0)
+    assert isinstance(env.action_space, gym.spaces.Box | gym.spaces.Dict)
+    reward = env.step(env.action_space.sample())[1]
+    assert reward.shape == (2,)
+    assert reward.isfinite().all()
+    env.close()
+
+
+def test_what_stands_in_for_a_material_has_the_setters_of_one_and_no_others() -> None:
+    material: Any = UndrawnMaterial(roughness=0.5)
+    material.set_base_color([1, 0, 0, 1])
+    assert (material.base_color, material.get_base_color(), material.roughness) == ([1, 0, 0, 1], [1, 0, 0, 1], 0.5)
+    assert material.get_metallic() is None
+    for name in ("set_colour", "get_colour", "metallic"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(material, name)
