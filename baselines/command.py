@@ -23,6 +23,7 @@ from mikasa_robo.partial_files import remove_leftovers
 
 from .arguments import ArgumentError, CommonArgs, changed_option, read_env_kwargs
 from .files import why_not_writable
+from .option_words import option_words
 from .presets import choose_preset
 from .registry import NETWORKS, AlgorithmSpec, RegistryError, get_network, use_algorithm, use_memory, use_network
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:  # these load torch, and `--help` must not
     from .environments import EnvFactory
 
 __all__ = ["env_factory", "main", "parse_args", "refuse_robot_options"]
+
+ROBOT_OPTIONS = ("reward_mode", "control_mode", "sim_backend", "train_to_horizon")
+"""Fields of the arguments that only robot tasks read."""
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +200,8 @@ def refuse_robot_options(args: CommonArgs) -> None:
         return
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
-        if field.name in ("reward_mode", "control_mode", "sim_backend") and value != field.default:
-            option = f"--{field.name.replace('_', '-')} {value}"
+        if field.name in ROBOT_OPTIONS and value != field.default:
+            option = " ".join(option_words(field.name, value))
             raise ArgumentError(f"{option} is for robot tasks, and {args.env_id} is none; leave it out")
 
 

@@ -17,6 +17,7 @@ from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
+from .policy_network import refuse_options
 from .ppo_arguments import PPOArgs
 from .protocol import Network, Setup
 
@@ -79,6 +80,8 @@ class PPO:
                 f"--exploration {args.exploration} is for continuous actions, and those of {args.env_id} are discrete; "
                 "leave it out"
             )
+        if network.action.sizes and args.resume is None:  # runs of an earlier version may have them
+            refuse_options(args, "init_log_std final_log_std", f"with the discrete actions of {args.env_id}")
         for option in args.asked_of_network().values():
             if option not in getattr(network, "ppo_options", ()):
                 raise ArgumentError(f"--network {args.network_name} does not take {option}; leave one of them out")

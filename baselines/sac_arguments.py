@@ -13,6 +13,8 @@ __all__ = ["SACArgs"]
 MOST_CRITICS = 64
 MOST_TRANSITIONS = 100_000_000
 MOST_UPDATES_PER_STEP = 64
+LOG_STD_RANGE = -10.0, 2.0
+"""Range of the logarithm of the standard deviation of actions before squashing."""
 
 
 @dataclass
@@ -98,6 +100,9 @@ class SACArgs(CommonArgs):
         require(self, "num_critics", lambda value: 1 <= value <= MOST_CRITICS, f"use 1 to {MOST_CRITICS}")
         require(self, "min_critics", lambda value: 1 <= value <= self.num_critics, "use 1 to --num-critics")
         require(self, "hidden_sizes", lambda widths: min(widths, default=0) >= 1, "use at least one, each at least 1")
+        low, high = LOG_STD_RANGE
+        # Beyond it the clamp lets no gradient through, so that the noise would never change.
+        require(self, "init_log_std", lambda value: low < value < high, f"use a value between {low:g} and {high:g}")
         require(self, "init_temperature", lambda value: value > 0.0, "use a value above 0")
         if self.target_entropy is not None:
             require(self, "target_entropy", lambda value: abs(value) <= 1e4, "use nats, such as -8")

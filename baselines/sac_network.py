@@ -15,13 +15,12 @@ from .critics import last_layer
 from .distributions import SquashedGaussian
 from .encoder import mlp
 from .networks import FeedForwardPolicyNetwork
-from .sac_arguments import SACArgs
+from .sac_arguments import LOG_STD_RANGE, SACArgs
 from .spaces import ActionLayout, Obs, ObservationLayout
 
 __all__ = ["Ensemble", "SACNetwork"]
 
-MIN_LOG_STD, MAX_LOG_STD = -10.0, 2.0
-"""Range of the logarithm of the standard deviation before squashing."""
+MIN_LOG_STD, MAX_LOG_STD = LOG_STD_RANGE
 
 
 class _EnsembleLinear(nn.Module):

@@ -222,6 +222,11 @@ def test_a_run_resumes_to_the_bit(module: Any, kind: str, tmp_path: Path) -> Non
             "--env-id NumpadContinuousEasy-v0 --fine-inputs 1 --network toy_learners:toy-linear",
             "not take --fine-inputs",
         ),
+        (
+            "--env-id MemoryLengthEasy-v0 --init-log-std -1",
+            "--init-log-std -1.0 does nothing with the discrete actions of MemoryLengthEasy-v0; leave it out",
+        ),
+        ("--env-id CartPole-v1 --final-log-std -2", "--final-log-std -2.0 does nothing with the discrete actions"),
         ("--gsde-interval 0", "--gsde-interval 0 .* at least 1"),
         ("--noise-correlation 1", "--noise-correlation 1.0 .* below 1"),
         ("--exploration state-dependent --init-log-std 2", "--init-log-std 2.0 .* -5 to 1"),

@@ -420,6 +420,10 @@ def test_a_saved_policy_remembers_as_the_one_that_was_saved(tmp_path: Path) -> N
             "--reward-mode sparse is for robot tasks, and MemoryLengthEasy-v0 is none; leave it out",
         ),
         ("--env-id CartPole-v1 --sim-backend physx_cpu", "--sim-backend physx_cpu is for robot tasks"),
+        (
+            "--env-id CartPole-v1 --no-train-to-horizon",
+            "--no-train-to-horizon is for robot tasks, and CartPole-v1 is none; leave it out",
+        ),
         ("--env-id RememberColor3-v0 --obs state_dict", "--obs state_dict gives nested observations"),
         ("--env-id RememberColor3-v0 --obs objekts", "cannot make --env-id RememberColor3-v0: .*objekts"),
     ],

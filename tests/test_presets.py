@@ -36,6 +36,13 @@ def test_every_preset_can_be_used(name: str, args_type: type[CommonArgs]) -> Non
         args_type(**choose_preset(name, env_id, None, args_type.algorithm)).check()
 
 
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_no_preset_sets_the_noise_of_continuous_actions_outside_robot_tasks(name: str) -> None:
+    """Elsewhere actions may be discrete, and these options are refused there."""
+    for env_id in ("MemoryLengthEasy-v0", "CartPole-v1"):
+        assert not {"init_log_std", "final_log_std"} & set(choose_preset(name, env_id, None, "ppo-mlp"))
+
+
 def test_auto_chooses_the_preset_by_the_task_and_its_observations() -> None:
     def chosen(env_id: str, obs: str | None = None) -> dict[str, Any]:
         return choose_preset("auto", env_id, obs, "ppo-mlp")

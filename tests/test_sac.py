@@ -360,6 +360,8 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"expert_steps": 300_000}, "leave nothing of --total-timesteps 300000"),
         ({"expert_steps": 100, "num_workers": 1}, "the expert acts where the simulation is"),
         ({"expert_steps": 100, "control_mode": "pd_ee_delta_pose"}, "of pd_joint_delta_pos"),
+        ({"init_log_std": 2.0}, "--init-log-std 2.0 cannot be used; use a value between -10 and 2"),
+        ({"init_log_std": -10.0}, "--init-log-std -10.0 cannot be used"),
         ({"expert_ratio": 1.5}, "--expert-ratio 1.5"),
         ({"min_critics": 5}, "use 1 to --num-critics"),
         ({"tau": 0.0}, "--tau 0.0"),
