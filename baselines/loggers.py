@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from mikasa_robo.partial_files import remove_leftovers
 
+from .arguments import ArgumentError
 from .files import write_atomically
 
 __all__ = [
@@ -127,6 +128,21 @@ class ProgressCsv:
                 csv.DictWriter(file, self._columns, restval="").writerow(dict(row))
 
 
+def _start_wandb(run_dir: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """A new run of Weights & Biases. Raises ArgumentError where it cannot start."""
+    import wandb
+
+    try:
+        return wandb.init(name=run_dir.name, dir=str(run_dir), config=dict(config), **options)
+    except wandb.errors.Error as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        mode = options.get("mode", "online")
+        raise ArgumentError(
+            f"--track --wandb-mode {mode}: Weights & Biases cannot start ({reason}); "
+            f"{'run `wandb login`, or use --wandb-mode offline' if mode == 'online' else 'leave --track out'}"
+        ) from error
+
+
 class RunLogger:
     """Writes each row of figures to progress.csv, TensorBoard and, if asked, Weights & Biases."""
 
@@ -144,9 +160,14 @@ class RunLogger:
             config: the arguments of the run.
             wandb_options: keyword arguments of ``wandb.init``; None for no Weights & Biases.
             after: step from which a resumed run continues; later rows are dropped.
+
+        Raises:
+            ArgumentError: Weights & Biases cannot log the run, for example because nobody has logged in.
         """
         from torch.utils.tensorboard import SummaryWriter  # not above: playing a policy does not need it
 
+        # First, because it may be refused.
+        self._wandb: Any = None if wandb_options is None else _start_wandb(run_dir, config, wandb_options)
         self._csv = ProgressCsv(run_dir / "progress.csv")
         if after is not None:
             self._csv.go_on(after)
@@ -154,11 +175,6 @@ class RunLogger:
         table = "\n".join(f"|{name}|{value}|" for name, value in config.items())
         table = table.encode(errors="backslashreplace").decode()  # a path may hold bytes that are not UTF-8
         self._tensorboard.add_text("args", f"|argument|value|\n|-|-|\n{table}")
-        self._wandb: Any = None
-        if wandb_options is not None:
-            import wandb
-
-            self._wandb = wandb.init(name=run_dir.name, dir=str(run_dir), config=dict(config), **wandb_options)
 
     def write(self, row: Mapping[str, float]) -> None:
         """Log a row; its ``step`` is the number of environment steps so far."""

@@ -154,7 +154,12 @@ def _train(
                     envs.horizon * args.num_envs * dist.size,
                 )
             wandb = {"project": args.wandb_project, "mode": args.wandb_mode} if args.track else None
-            run.logger = RunLogger(run_dir, args.to_dict(), wandb, None if saved is None else saved["step"])
+            try:
+                run.logger = RunLogger(run_dir, args.to_dict(), wandb, None if saved is None else saved["step"])
+            except ArgumentError:
+                if saved is None:  # what was written so far would only stand in the way of the same command
+                    shutil.rmtree(run_dir, ignore_errors=True)
+                raise
             stack.callback(run.logger.close)
         with finish_first():  # an interrupted run saves its policy
             run.learn()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -332,6 +333,41 @@ def test_a_task_of_maniskill_whose_files_are_not_there_is_named(
     assert f"ManiSkill cannot make TurnFaucet-v1 ({type(error).__name__}: {error})" in message
     assert "mani_skill.utils.download_asset NAME`, where NAME is TurnFaucet-v1" in message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_refusal_of_weights_and_biases_is_one_sentence_and_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class UsageError(Exception):
+        pass
+
+    logged_in, rows = False, []
+
+    def init(name: str, dir: str, config: dict[str, Any], **options: Any) -> Any:
+        (Path(dir) / "wandb").mkdir()
+        if not logged_in:
+            raise UsageError("api_key not configured (no-tty).\ncall wandb.login(key=[your_api_key])")
+        return SimpleNamespace(log=lambda row, step: rows.append(step), finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, errors=SimpleNamespace(Error=UsageError)))
+    run = tmp_path / "run"
+    argv = [*SMALL, "--num-minibatches", "2", "--track", "--run-dir", str(run)]
+    assert train("ppo-mlp", *argv, "--wandb-mode", "online") == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "--track --wandb-mode online: Weights & Biases cannot start (api_key not configured (no-tty)); "
+        "run `wandb login`, or use --wandb-mode offline"
+    )
+    assert not run.exists()
+    logged_in = True
+    assert train("ppo-mlp", *argv, "--wandb-mode", "online") == 0, "the same command"
+    assert rows == [64, 128, 192, 256]
+    # A run to continue keeps all that it has.
+    logged_in = False
+    resumed = stop_after(128, run, tmp_path / "resumed")
+    kept = {path.name for path in resumed.iterdir()}
+    assert train("ppo-mlp", "--resume", str(resumed)) == 2
+    assert kept <= {path.name for path in resumed.iterdir()}
 
 
 # ---------------------------------------------------------------------- checkpoints of others
