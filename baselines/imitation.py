@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -206,6 +206,8 @@ class EpisodeLearner:
     A subclass calls `make_learner` and fills ``buffer``. It says what a minibatch is to teach in `loss`.
     """
 
+    network_type: ClassVar[type] = TokenPolicy
+    """See `protocol.Algorithm`."""
     args: Any
     generator: torch.Generator
     network: Any
@@ -234,7 +236,7 @@ class EpisodeLearner:
             ArgumentError: the network is not a `TokenPolicy`.
         """
         self.args, self.generator = args, setup.generator
-        if not issubclass(get_network(args.network_name).load(), TokenPolicy):
+        if not issubclass(get_network(args.network_name).load(), self.network_type):
             raise ArgumentError(f"--network {args.network_name} cannot be used; use tokens, or a class derived from it")
         network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
         self.network = network

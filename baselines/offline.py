@@ -100,11 +100,12 @@ class Offline(EpisodeLearner):
 class _SequenceModel(Offline):
     """What both models have in common."""
 
+    network_type = SequencePolicy
     args: SequenceArgs
 
     def __init__(self, args: Any, setup: Setup) -> None:
         self.args = args  # `convert` reads it
-        if not issubclass(get_network(args.network_name).load(), SequencePolicy):
+        if not issubclass(get_network(args.network_name).load(), self.network_type):
             raise ArgumentError(f"--network {args.network_name} cannot be used; leave it out")
         super().__init__(args, setup)
         returns = [episode[RETURN_TO_GO] for episode in self.buffer.episodes]

@@ -111,6 +111,10 @@ class PolicyNetwork(Encoder):
         """A network of the shape that `to_dict` described, with random weights."""
         return cls(**values)
 
+    @classmethod
+    def refuse_algorithm(cls, args: Any) -> None:
+        """Raise ArgumentError where the algorithm of these arguments does not train such a network."""
+
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""
         hidden = () if self.critic_encoder is None else self.critic_encoder.layout.parts

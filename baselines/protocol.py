@@ -185,6 +185,9 @@ class Algorithm(Protocol):
     `training` calls ``schedule``, ``rollout`` and ``update`` in turn until all steps are done. Each time episodes begin
     anew in all environments it calls ``on_episode_start``. It updates the statistics of the network's normaliser after each
     update, and those of a new network before its first update.
+
+    An algorithm that takes only networks of one class, and of those derived from it, may name it in a class attribute
+    ``network_type``. Then ``--init-from`` advises no other.
     """
 
     args_type: ClassVar[type[CommonArgs]]

@@ -139,10 +139,12 @@ class SAC:
     args_type: ClassVar[type[SACArgs]] = SACArgs
     samples_actions: ClassVar[bool] = True
     """See `protocol.Algorithm.make_policy`."""
+    network_type: ClassVar[type] = SACNetwork
+    """See `protocol.Algorithm`."""
 
     def __init__(self, args: SACArgs, setup: Setup) -> None:
         self.args, self.generator, self.dist = args, setup.generator, setup.dist
-        if not issubclass(get_network(args.network_name).load(), SACNetwork):
+        if not issubclass(get_network(args.network_name).load(), self.network_type):
             raise ArgumentError(
                 f"--network {args.network_name} cannot be used; use sac, or a class derived from sac_network.SACNetwork"
             )

@@ -117,8 +117,7 @@ class SACNetwork(FeedForwardPolicyNetwork):
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> SACNetwork:
         """From ``--hidden-sizes``, ``--num-critics`` and so on."""
-        if not isinstance(args, SACArgs):
-            raise ArgumentError(f"--network {args.network_name} is the network of `mikasa train sac`; leave it out")
+        cls.refuse_algorithm(args)
         if args.network_kwargs:
             raise ArgumentError(
                 f"--network-kwargs {' '.join(args.network_kwargs)}: this network takes --hidden-sizes, --num-critics and "
@@ -126,6 +125,12 @@ class SACNetwork(FeedForwardPolicyNetwork):
             )
         sizes = args.hidden_sizes, args.normalize_obs, args.init_log_std
         return cls(observation, action, *sizes, args.num_critics, args.critic_layer_norm)
+
+    @classmethod
+    def refuse_algorithm(cls, args: Any) -> None:
+        """See `PolicyNetwork.refuse_algorithm`."""
+        if not isinstance(args, SACArgs):
+            raise ArgumentError(f"--network {args.network_name} is the network of `mikasa train sac`; leave it out")
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments that make a network of this shape."""

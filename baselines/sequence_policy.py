@@ -80,16 +80,22 @@ class SequencePolicy(TokenPolicy):
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> SequencePolicy:
         """From ``--memory-size``, ``--token-size``, ``--head-sizes`` and what ``args.model_kwargs`` returns."""
-        model = getattr(args, "sequence_model", None)
-        if model is None:
-            raise ArgumentError("--network sequence is for `mikasa train dt` and `mikasa train rate`; use another one")
+        cls.refuse_algorithm(args)
         refuse_network_kwargs(args, "--token-size, --query-sizes, --head-sizes and the options of its model")
         cls.refuse_object_options(observation, args)
         sizes = args.memory_size, args.model_kwargs(), args.token_size, args.head_sizes, args.init_log_std
         try:
-            return cls(observation, action, args.normalize_obs, model, *sizes, query_sizes=args.query_sizes)
+            return cls(
+                observation, action, args.normalize_obs, args.sequence_model, *sizes, query_sizes=args.query_sizes
+            )
         except ValueError as error:
             raise ArgumentError(f"--memory-size {args.memory_size} --heads {args.heads}: {error}") from error
+
+    @classmethod
+    def refuse_algorithm(cls, args: Any) -> None:
+        """See `PolicyNetwork.refuse_algorithm`."""
+        if getattr(args, "sequence_model", None) is None:
+            raise ArgumentError("--network sequence is for `mikasa train dt` and `mikasa train rate`; use another one")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> SequencePolicy:

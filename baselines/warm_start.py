@@ -16,7 +16,8 @@ from .critics import CRITIC_STATE
 from .files import find_policy_file
 from .option_words import kwargs_words, option_words
 from .policy_network import PolicyNetwork
-from .registry import RegistryError, get_network
+from .registry import RegistryError, get_algorithm, get_network
+from .sequence_policy import SequencePolicy
 from .spaces import ObservationLayout
 
 __all__ = ["start_from"]
@@ -58,7 +59,7 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
     own, other = _descriptions(network, args, payload)
     for name in {**own, **other}:
         if name not in REPLACEABLE and own.get(name) != other.get(name) and not _same_per_object(name, own, other):
-            advice = _advice(name, other.get(name), network, args)
+            advice = _advice(name, other.get(name), network, args, payload["algorithm"])
             raise ArgumentError(
                 f"--init-from {path} has {name} {other.get(name)}, and this run {own.get(name)}; "
                 f"both need the same network, and observations of the same sizes{advice}"
@@ -104,6 +105,9 @@ def _descriptions(network: Any, args: CommonArgs, payload: Mapping[str, Any]) ->
         described = type(network).from_dict(payload["network"]).to_dict()
         other |= {name: described[name] for name in ("obs_dim", "action_dim") if name in other and name in described}
         other = {**described, **other}  # a checkpoint may be older than an option of the network
+    if isinstance(network, SequencePolicy):  # the options of its model are options of the run
+        for values in (own, other):
+            values |= values.pop("memory_kwargs", None) or {}
     for values in (own, other):
         if isinstance(network, PolicyNetwork) and "obs_dim" in values:
             parts = ObservationLayout.from_dict(values["obs_dim"]).parts
@@ -128,14 +132,27 @@ def _per_object(parts: Any) -> Any:
     ]
 
 
-def _advice(name: str, value: Any, network: Any, args: CommonArgs) -> str:
-    """The option that would make this run's network like the other, where there is one."""
+def _advice(name: str, value: Any, network: Any, args: CommonArgs, algorithm: str) -> str:
+    """The option that would make this run's network like the other, where there is one.
+
+    Args:
+        name: the entry in which the descriptions of the networks differ.
+        value: what the other network has there.
+        network, args: of this run.
+        algorithm: the one that trained the other network.
+    """
     if name == "network":
         try:
-            fits = get_network(str(value)).load().recurrent == network.recurrent
+            taken = _takes_network(args, get_network(str(value)).load(), network)
         except RegistryError:
             return ""
-        return f"; add --network {value}" if fits else ""
+        return (
+            f"; add --network {value}"
+            if taken
+            else f"; {args.algorithm} takes no network {value}, so this policy of {algorithm} cannot be used"
+        )
+    if name == "memory" and isinstance(network, SequencePolicy):
+        return f"; {args.algorithm} cannot use a policy of {algorithm}"
     name = getattr(args, "size_field", name) if name == "memory_size" else name
     if name not in args.to_dict():
         return ""
@@ -144,3 +161,16 @@ def _advice(name: str, value: Any, network: Any, args: CommonArgs) -> str:
     if value in (None, [], (), {}):
         return ""
     return f"; add {shlex.join(option_words(name, kwargs_words(value) if isinstance(value, dict) else value))}"
+
+
+def _takes_network(args: CommonArgs, found: Any, own: Any) -> bool:
+    """Whether the algorithm of ``args`` trains networks of the class ``found``, as it does ``own``."""
+    needed = getattr(get_algorithm(args.algorithm).load(), "network_type", object)
+    if found.recurrent != own.recurrent or not issubclass(found, needed):
+        return False
+    try:
+        if issubclass(found, PolicyNetwork):
+            found.refuse_algorithm(args)
+    except ArgumentError:
+        return False
+    return True

@@ -19,11 +19,12 @@ from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.imitation import replay
 from mikasa_robo.baselines.iql import expectile_loss, iql_loss
-from mikasa_robo.baselines.networks import NetworkPolicy, make_network
+from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy, RecurrentActorCritic, make_network
 from mikasa_robo.baselines.offline import rewards_of, target_returns
 from mikasa_robo.baselines.presets import choose_preset
 from mikasa_robo.baselines.protocol import Setup
 from mikasa_robo.baselines.registry import get_algorithm
+from mikasa_robo.baselines.sac_network import SACNetwork
 from mikasa_robo.baselines.sequence_policy import ACTION_BEFORE, RETURN_TO_GO, SequencePolicy
 from mikasa_robo.baselines.warm_start import start_from
 from mikasa_robo.data.dataset import Dataset
@@ -146,6 +147,56 @@ def test_a_run_that_begins_with_a_policy_has_its_own_targets(env: Any, folder: P
     assert torch.equal(second.network.return_scale, scale)
     for name, value in first.network.named_parameters():
         assert torch.equal(second.network.get_parameter(name), value), name
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "advice"),
+    [
+        ("dt", {"context": 7}, "has context 7, and this run 200; .*; add --context 7$"),
+        ("dt", {"layers": 1, "heads": 2}, "has layers 1, and this run 2; .*; add --layers 1$"),
+        ("rate", {"heads": 2}, "has heads 2, and this run 4; .*; add --heads 2$"),
+        ("rate", {"segment": 5}, "has segment 5, and this run 10; .*; add --segment 5$"),
+    ],
+)
+def test_a_policy_with_other_options_of_its_model_is_refused_with_the_option(
+    name: str, saved: dict[str, Any], advice: str, env: Any, folder: Path, tmp_path: Path
+) -> None:
+    first, second = made(name, env, folder, **saved), made(name, env, folder)
+    save_policy(tmp_path / "checkpoint.pt", first.network, first.args, 6)
+    with pytest.raises(ArgumentError, match=advice):
+        start_from(second.network, second.args, tmp_path / "checkpoint.pt", CPU)
+
+
+def test_a_network_is_advised_only_where_the_algorithm_takes_it(env: Any, folder: Path, tmp_path: Path) -> None:
+    def policy(network: Any, args: Any) -> Path:
+        path = tmp_path / f"{args.algorithm}.pt"
+        save_policy(path, network, args, 6)
+        return path
+
+    args_of = {name: get_algorithm(name).load_args_type() for name in ("ppo", "ppo-mlp", "sac")}
+    dt, rate, iql = (made(name, env, folder) for name in ("dt", "rate", "iql"))
+    mlp, sac = ActorCritic(3, 2, (8,)), SACNetwork(3, 2, (8,))
+    saved = {each.args.algorithm: policy(each.network, each.args) for each in (dt, rate, iql)}
+    saved |= {"ppo-mlp": policy(mlp, args_of["ppo-mlp"]()), "sac": policy(sac, args_of["sac"]())}
+    recurrent = RecurrentActorCritic(3, 2)
+    saved["ppo"] = policy(recurrent, args_of["ppo"]())
+    for network, args, start, advice in (
+        (
+            iql.network,
+            args_of["ppo"](network="tokens"),
+            "dt",
+            "ppo takes no network sequence, so this policy of dt cannot",
+        ),
+        (mlp, args_of["ppo-mlp"](), "sac", "ppo-mlp takes no network sac, so this policy of sac cannot be used"),
+        (sac, args_of["sac"](), "ppo-mlp", "sac takes no network mlp, so this policy of ppo-mlp cannot be used"),
+        (sac, args_of["sac"](), "ppo", "sac takes no network recurrent, so this policy of ppo cannot be used"),
+        (iql.network, iql.args, "rate", "iql takes no network sequence, so this policy of rate cannot be used"),
+        (dt.network, dt.args, "iql", "dt takes no network tokens, so this policy of iql cannot be used"),
+        (dt.network, dt.args, "rate", "dt cannot use a policy of rate"),
+        (recurrent, args_of["ppo"](), "iql", "add --network tokens"),
+    ):
+        with pytest.raises(ArgumentError, match=f"; {advice}"):
+            start_from(network, args, saved[start], CPU)
 
 
 @every_algorithm
