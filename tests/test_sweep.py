@@ -20,9 +20,12 @@ import pytest
 from sweep_helpers import require_refused
 from tool_helpers import OWN_ID, own_task
 
+from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.loggers import sole_writer
+from mikasa_robo.baselines.memory import MEMORIES
 from mikasa_robo.tools import sweep as module
+from mikasa_robo.tools import sweep_plan
 from mikasa_robo.tools.report import collect
 from mikasa_robo.tools.sweep import Plan, PlannedRun, Progress, SweepError, main, read_plan, sweep, train_command
 
@@ -407,12 +410,53 @@ def found_tasks(plan: Plan) -> list[str]:
         ('name = "gru"', "", r"variant number 1: name is missing"),
         ('name = "gru"\nalgorithm = "dagger"', 'name = "gru"\nalgorithm = "dager"', r"there is no algorithm 'dager'"),
         ('memory = "ffm"', 'memroy = "ffm"', r"variant ffm-small.memroy is not known here; did you mean"),
+        (
+            "memory_size=8",
+            "size=8",
+            r"variant ffm-small: --memory ffm size=8: the memory 'ffm' has no option size; it takes",
+        ),
+        ("memory_size=8", "memory_size=0", r"variant ffm-small: --memory ffm memory_size=0: FFM: memory_size 0 cannot"),
+        (
+            "learning_rate = 0.002",
+            'obs = "nonsense"',
+            r"variant gru: --obs nonsense: .*'nonsense' is not known; join any",
+        ),
+        ("learning_rate = 0.002", 'obs = "state_dict"', r"variant gru: --obs state_dict gives nested observations"),
         ('"Intercept*"', '"Rotate*"', r"task_options.Rotate\* is for none of the tasks"),
         ("learning_rate = 0.001", 'variant = "x"', r"variant ffm-small.variant is set by the sweep itself"),
     ],
 )
 def test_a_bad_variant_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     require_refused(VARIANTS, old, new, message, tmp_path / "sweep.toml")
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_every_memory_can_be_checked_without_storage(name: str) -> None:
+    sweep_plan._check_memory.__wrapped__(name, 128, ())
+    with pytest.raises(ArgumentError, match=f"--memory {name} nonsense=1: .*has no option nonsense"):
+        sweep_plan._check_memory.__wrapped__(name, 128, ("nonsense=1",))
+
+
+def test_obs_is_refused_for_a_task_that_has_one_kind_of_observation(tmp_path: Path) -> None:
+    text = GOOD.replace("ShellGameTouch-v0", "MemoryLengthEasy-v0")
+    message = "--obs state is for robot tasks; MemoryLengthEasy-v0 has only one kind"
+    require_refused(text, "video = false", 'obs = "state"', message, tmp_path / "sweep.toml")
+
+
+def test_a_policy_to_start_from_has_to_be_there_unless_the_sweep_makes_it(tmp_path: Path) -> None:
+    out, nowhere = tmp_path / "runs", tmp_path / "other"
+    with pytest.raises(SweepError, match=rf"ppo-mlp__1: init_from = '{nowhere}': .*there is no such file"):
+        sweep(plan(out, 1, init_from=str(nowhere)))
+    assert not out.exists()
+    made = plan(out, 1, 2, init_from=str(out / "RememberColor3-v0__ppo-mlp__1" / "checkpoint.pt"))
+    for planned in made.runs:
+        module._require_start(out, planned, made.runs)
+    with pytest.raises(SweepError, match=r"ppo-mlp__2: init_from = .*there is no such file"):
+        module._require_start(out, made.runs[1], made.runs[1:])
+    nowhere.mkdir()
+    (nowhere / "best.pt").touch()
+    (planned,) = plan(out, 1, init_from=str(nowhere)).runs
+    module._require_start(out, planned, (planned,))
 
 
 def test_an_option_may_hold_the_task(tmp_path: Path) -> None:

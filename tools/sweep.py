@@ -242,6 +242,22 @@ def _place(out: Path, run: PlannedRun, before: Checked = frozenset()) -> Progres
     return progress
 
 
+def _require_start(out: Path, run: PlannedRun, runs: Sequence[PlannedRun]) -> None:
+    """Raise SweepError where the policy that a run is to start from is not there, and none of ``runs`` makes it."""
+    start = run.options.get("init_from")
+    if start is None:
+        return
+    path = Path(start).resolve()
+    if any(path.is_relative_to(out / other.name) for other in runs):
+        return
+    from mikasa_robo.baselines.files import find_policy_file
+
+    try:
+        find_policy_file(path)
+    except FileNotFoundError as error:
+        raise SweepError(f"{run.name}: init_from = {start!r}: {error}") from error
+
+
 def _checkpoints(folder: Path) -> Checked:
     found = set()
     for path in folder.glob("resume-*.pt"):
@@ -289,11 +305,15 @@ def sweep(
         show: called with a table of all runs after each change, and every ``interval`` seconds.
 
     Raises:
-        SweepError: ``out`` cannot be used, another sweep uses it, or a folder holds another run. Nothing has been started.
+        SweepError: ``out`` cannot be used, another sweep uses it, a folder holds another run, or a policy that a run is to
+            start from is not there. Nothing has been started.
         ModuleNotFoundError: Ray is not installed.
     """
     out = plan.out.resolve()
     runs = [_place(out, run) for run in plan.runs]
+    for progress in runs:
+        if progress.state != "finished" and not progress.checked:
+            _require_start(out, progress.run, plan.runs)
     if all(progress.state == "finished" for progress in runs):
         show(table(runs))
         return runs

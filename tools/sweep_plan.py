@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import difflib
 import fnmatch
+import functools
 import math
 import os
 import re
@@ -326,9 +328,49 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
         args = dataclasses.replace(args, dataset=os.curdir)
     try:
         args.check()
+        _check_without_simulator(args)
     except ArgumentError as error:
         raise SweepError(f"{where}: {error}") from error
     return recorded
+
+
+def _check_without_simulator(args: Any) -> None:
+    """Raise ArgumentError where a run would refuse these arguments later, as far as that shows without an environment."""
+    from mikasa_robo.baselines.arguments import ArgumentError
+    from mikasa_robo.baselines.command import env_factory
+    from mikasa_robo.baselines.memory_arguments import MemoryArgs
+    from mikasa_robo.catalog import CATALOG
+    from mikasa_robo.core.observations import parse_modes
+
+    env_factory(args)  # makes none yet
+    if args.obs is not None and args.env_id in CATALOG:
+        try:
+            modes = parse_modes(args.obs)
+        except ValueError as error:
+            raise ArgumentError(f"--obs {args.obs}: {error}") from error
+        if not modes.parts:
+            raise ArgumentError(f"--obs {args.obs} gives nested observations; use state, or parts joined with '+'")
+    if isinstance(args, MemoryArgs) and args.network_module is None:  # a network of the user's own may have no memory
+        _check_memory(args.memory, args.hidden_size, args.memory_kwargs)
+
+
+@functools.cache
+def _check_memory(name: str, size: int, words: tuple[str, ...]) -> None:
+    """Raise ArgumentError where there is no such memory: it is made without storage. Cached for sweeps of many tasks."""
+    import torch
+
+    from mikasa_robo.baselines.memory import make_memory
+    from mikasa_robo.baselines.memory_arguments import named_memory_errors
+    from mikasa_robo.baselines.option_words import read_kwargs
+
+    options = read_kwargs(words, "--memory-kwargs")
+    # A memory of the user's own may not be able to do without storage: then each run finds out by itself.
+    with (
+        contextlib.suppress(NotImplementedError, RuntimeError),
+        named_memory_errors(argparse.Namespace(memory=name, memory_kwargs=words)),
+        torch.device("meta"),
+    ):
+        make_memory(name, size, hidden_size=size, **options)
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:
