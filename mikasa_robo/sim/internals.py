@@ -19,6 +19,7 @@ from mani_skill.agents.controllers.pd_ee_pose import PDEEPosController
 from mani_skill.agents.controllers.utils.kinematics import Kinematics
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.scene import ManiSkillScene
+from mani_skill.envs.tasks.tabletop.push_t import WhiteTableSceneBuilder
 from mani_skill.envs.utils.system.backend import CPU_SIM_BACKENDS, BackendInfo
 from mani_skill.utils.building.actor_builder import ActorBuilder
 from mani_skill.utils.structs.actor import Actor
@@ -96,6 +97,11 @@ RELIES_ON: dict[str, tuple[Any, str, tuple[str, ...]]] = {
         Kinematics,
         "compute_ik",
         ("self.pmodel.compute_inverse_kinematics(", "pose.sp", "self.pmodel_controlled_joint_indices"),
+    ),
+    "PushT-v1 only paints the table that its base class builds": (
+        WhiteTableSceneBuilder,
+        "build",
+        ("super().build()", "cheap way to un-texture table"),
     ),
 }
 
