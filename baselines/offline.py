@@ -155,5 +155,6 @@ def target_returns(returns: Sequence[Tensor], quantile: float) -> Tensor:
         quantile: from 0 to 1.
     """
     longest = max(len(each) for each in returns)
-    held = torch.stack([torch.cat([each, each[-1:].expand(longest - len(each))]) for each in returns])
-    return held.quantile(quantile, dim=0)
+    # Step by step, because torch takes quantiles of at most 16 million numbers.
+    at_step = [torch.stack([each[min(t, len(each) - 1)] for each in returns]) for t in range(longest)]
+    return torch.stack([values.quantile(quantile) for values in at_step])
