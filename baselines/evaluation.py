@@ -20,7 +20,7 @@ from torch import Tensor
 from mikasa_robo.rollouts import EpisodeTotals, Step, play_episodes
 from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
-from mikasa_robo.video import FPS, Images, write_tiled_video
+from mikasa_robo.video import FPS, Images, VideoError, write_tiled_video
 
 from .arguments import CommonArgs
 from .env_wrappers import GymnasiumVectorEnv
@@ -318,11 +318,11 @@ def film(
     first_seed: int,
     device: torch.device,
 ) -> None:
-    """`record_video` in a new environment; where SAPIEN cannot render, log what is missing instead."""
+    """`record_video` in a new environment; where SAPIEN cannot render or ffmpeg cannot write, log why instead."""
     try:
         with contextlib.closing(env_factory(episodes, "rgb_array")) as env:
             record_video(policy, env, path, first_seed=first_seed, device=device)
-    except RenderingUnavailableError as error:
+    except (RenderingUnavailableError, VideoError) as error:
         log.warning("no video: %s", error)
     else:
         log.info("video: %s", path)

@@ -132,11 +132,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` and return its exit code."""
     args = tyro.cli(Args, args=argv, prog="mikasa lifelong play", description=__doc__)
     from mikasa_robo.tools.env_ids import OptionError
+    from mikasa_robo.video import VideoError
 
     try:
         _check(args)
         _play(args)
-    except (LifelongError, OptionError, ModuleNotFoundError) as error:
+    except (LifelongError, OptionError, ModuleNotFoundError, VideoError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from PIL import Image
 from mikasa_robo.data.episode import Episode
 from mikasa_robo.data.formats import FORMATS
 from mikasa_robo.data.formats.lerobot_stats import QUANTILES, RunningStats, image_stats, sampled_indices, vector_stats
+from mikasa_robo.video import VideoError
 
 pq = pytest.importorskip("pyarrow.parquet", reason="PyArrow is not installed: pip install 'mikasa-suite[datasets]'")
 
@@ -147,6 +149,20 @@ def test_files_are_cut_at_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     key = f"videos/observation.images.{CAMERAS[0]}"
     places = [(row[f"{key}/chunk_index"], row[f"{key}/file_index"], row[f"{key}/from_timestamp"]) for row in rows]
     assert places == [(0, 0, 0.0), (0, 0, 0.25), (0, 1, 0.0)]
+
+
+def test_a_video_that_the_disk_has_no_room_for_is_an_error(tmp_path: Path) -> None:
+    from mikasa_robo.data.formats.lerobot_files import VideoFiles
+
+    files = VideoFiles(tmp_path, 20, 64, 96)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # of ffmpeg, which begins in here
+    try:
+        files.append(np.random.default_rng(0).integers(0, 256, (10, 64, 96, 3), dtype=np.uint8))
+        with pytest.raises(VideoError, match=r"the video .*/file-000\.mp4 could not be written: .* disk is full"):
+            files.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_videos_need_even_images(tmp_path: Path) -> None:

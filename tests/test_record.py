@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,7 +32,7 @@ from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools import cli, gallery, playing, record, record_gymnasium
 from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
 from mikasa_robo.tools.record import HOLD, Options
-from mikasa_robo.video import VideoWriter, tile_images, write_tiled_video, write_video
+from mikasa_robo.video import VideoError, VideoWriter, tile_images, write_tiled_video, write_video
 
 __all__ = ["own_task"]  # a fixture
 
@@ -430,6 +433,64 @@ def test_a_video_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="the policy failed"):
         write_video(tmp_path / "a.mp4", images())
+    assert not list(tmp_path.iterdir())
+
+
+def noise(images: int) -> Iterator[Any]:
+    """Images that a codec cannot make small."""
+    rng = np.random.default_rng(0)
+    return (rng.integers(0, 256, (64, 96, 3), dtype=np.uint8) for _ in range(images))
+
+
+def test_a_video_that_the_disk_has_no_room_for_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_text("mine")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # of ffmpeg, which begins in here
+    try:
+        with pytest.raises(VideoError, match=r"the video .*/a\.mp4 could not be written: .* disk is full"):
+            write_video(path, noise(40))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("more", [0, 40])
+def test_a_video_whose_ffmpeg_is_killed_is_an_error(tmp_path: Path, more: int) -> None:
+    """After the last image, or before others, which then meet a broken pipe."""
+
+    def film() -> None:
+        with VideoWriter(tmp_path / "a.mp4") as video:
+            for image in noise(40):
+                video.add(image)
+            process = video._writer._writer._write_gen.gi_frame.f_locals["p"]
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            for image in noise(more):
+                video.add(image)
+
+    with pytest.raises(VideoError, match="ffmpeg ended"):
+        film()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_video_that_is_cut_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing tells how ffmpeg ended."""
+    video = VideoWriter(tmp_path / "a.mp4")
+    for image in noise(40):
+        video.add(image)
+    close = video._writer._writer.close
+
+    def cut() -> None:
+        close()
+        os.truncate(video._writer.path, video._writer.path.stat().st_size - 100)
+
+    monkeypatch.setattr(video._writer._writer, "close", cut)
+    with pytest.raises(VideoError, match="the file holds 0 of 40 frames"):
+        video.finish()
+    monkeypatch.undo()
+    video.discard()
     assert not list(tmp_path.iterdir())
 
 

@@ -195,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.files import find_policy_file
     from mikasa_robo.sim.render import RenderingUnavailableError
+    from mikasa_robo.video import VideoError
 
     from .checkpoint import import_foreign
     from .playing import UnsuitablePolicyError, load_player
@@ -217,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         FileNotFoundError,
         UnsuitablePolicyError,
         RenderingUnavailableError,
+        VideoError,
     ) as error:
         print(error, file=sys.stderr)
         return 2

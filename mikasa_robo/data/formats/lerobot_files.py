@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import imageio.v2 as imageio
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from mikasa_robo.video import FFmpegWriter
 
 __all__ = ["FILES_PER_CHUNK", "ParquetFiles", "VideoFiles", "write_tasks"]
 
@@ -72,27 +73,27 @@ class VideoFiles:
 
     Raises:
         ValueError: the codec needs an even height and width.
+        VideoError: from `append` and `close`, where a file cannot be written, as on a full disk.
     """
 
     def __init__(self, folder: Path, fps: int, height: int, width: int) -> None:
         require_video_size(height, width)
         self.folder, self.fps = folder, fps
         self._most_frames = max(1, _RAW_VIDEO_BYTES // (3 * height * width))
-        self._number = self._frames = 0
-        self._writer: Any = None
+        self._number = 0
+        self._writer: FFmpegWriter | None = None
 
     def append(self, images: NDArray[np.uint8]) -> dict[str, Any]:
         """Write an episode (L, H, W, 3), and return where it is: chunk, file, and where it begins and ends, in s."""
-        if self._writer is not None and self._frames + len(images) > self._most_frames:
+        if self._writer is not None and self._writer.frames + len(images) > self._most_frames:
             self.close()
             self._number += 1
         chunk, file = divmod(self._number, FILES_PER_CHUNK)
         if self._writer is None:
             path = self.folder / f"chunk-{chunk:03d}" / f"file-{file:03d}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = imageio.get_writer(
+            self._writer = FFmpegWriter(
                 path,
-                format="FFMPEG",
                 fps=self.fps,
                 codec="libx264",
                 pixelformat="yuv420p",
@@ -100,22 +101,20 @@ class VideoFiles:
                 ffmpeg_log_level="error",
                 output_params=_CODEC,
             )
-            self._frames = 0
-        begin = self._frames
+        begin = self._writer.frames
         for image in images:
-            self._writer.append_data(np.ascontiguousarray(image))
-        self._frames += len(images)
+            self._writer.add(np.ascontiguousarray(image))
         return {
             "chunk_index": chunk,
             "file_index": file,
             "from_timestamp": begin / self.fps,
-            "to_timestamp": self._frames / self.fps,
+            "to_timestamp": self._writer.frames / self.fps,
         }
 
     def close(self) -> None:
         """Complete the file."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.finish()
             self._writer = None
 
 
