@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.data.episode import DatasetInfo, Episode
 from mikasa_robo.data.formats import FORMATS
 
@@ -93,3 +94,11 @@ def write_dataset(
         writer.add(episode)
     writer.finish()
     return info, episodes
+
+
+def make_dataset(folder: Path, obs_mode: str = "joints", lengths: Sequence[int] = LENGTHS) -> Dataset:
+    """A complete dataset with native episodes in a new folder."""
+    folder.mkdir()
+    dataset = Dataset.begin(folder, make_info(obs_mode), {})
+    dataset.write(make_episode(index, length, obs_mode) for index, length in enumerate(lengths))
+    return dataset.complete(range(len(lengths)), [], {"command": "mikasa collect"}, native=True)

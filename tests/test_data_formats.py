@@ -9,19 +9,22 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from format_helpers import CAMERAS, LENGTHS, make_episode, make_info, write_dataset
+from format_helpers import CAMERAS, LENGTHS, make_dataset, make_episode, make_info, write_dataset
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from PIL import Image
 from tensorboard.compat.tensorflow_stub import errors, pywrap_tensorflow
 
-from mikasa_robo.data.episode import Episode
-from mikasa_robo.data.formats import FORMATS
+from mikasa_robo.data.dataset import export
+from mikasa_robo.data.episode import DatasetInfo, Episode
+from mikasa_robo.data.formats import FORMATS, find_format
 from mikasa_robo.data.formats.parts import split_images
 from mikasa_robo.data.formats.tfrecord import crc32c, encode_example, masked_crc32c, write_record
 
@@ -64,6 +67,72 @@ def test_every_format_takes_booleans(name: str, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- HDF5
+FULL_DISK = """
+import resource, signal, sys
+from mikasa_robo.tools import data
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.exit(data.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("maniskill", 20_000), ("minari", 0), ("minari", 20_000), ("robomimic", 20_000)]
+)
+def test_a_full_disk_ends_an_export_without_a_crash(name: str, size: int, tmp_path: Path) -> None:
+    """HDF5 tries to write at the end of the interpreter what it could not write before, and crashes."""
+    folder = tmp_path / "a"
+    make_dataset(folder)
+    before = sorted(folder.rglob("*"))
+    words = ["-c", FULL_DISK, str(size), "export", str(folder), "--format", name]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "[Errno 27] File too large\n")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_end_of_a_full_hdf5_file_is_an_error(tmp_path: Path) -> None:
+    """What HDF5 writes when it closes the file counts too."""
+    writer = FORMATS["maniskill"].writer()(tmp_path / "out", make_info())
+    writer.add(make_episode(0, 3))
+    disk: Any = writer._hdf5._disk  # type: ignore[attr-defined]
+    error = OSError(28, "No space left on device")
+    disk.error = error
+    with pytest.raises(OSError, match="No space left"):
+        writer.finish()
+    writer.abort()
+    assert not (tmp_path / "out" / "trajectory.json").exists()
+
+
+class Fails:
+    """A writer of a user, without `abort`."""
+
+    def __init__(self, out: Path, info: DatasetInfo) -> None:
+        out.mkdir()
+
+    def add(self, episode: Episode) -> None:
+        raise ValueError("no room")
+
+    def finish(self) -> None:
+        raise AssertionError
+
+
+class FailsTwice(Fails):
+    aborted = 0
+
+    def abort(self) -> None:
+        FailsTwice.aborted += 1
+        raise OSError("nor can it be closed")
+
+
+@pytest.mark.parametrize("name", ["Fails", "FailsTwice"])
+def test_a_writer_that_fails_is_aborted_if_it_can_be(name: str, tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "a")
+    with pytest.raises(ValueError, match="no room"):
+        export(dataset, find_format(f"{__name__}:{name}"), [0])
+    assert name == "Fails" or FailsTwice.aborted == 1
+    assert {path.name for path in dataset.folder.iterdir()} == {"manifest.json", "episodes"}
+
+
 def test_maniskills_files_hold_every_array(tmp_path: Path) -> None:
     info, episodes = write_dataset("maniskill", tmp_path / "out", "objects+joints+rgb+depth")
     told = json.loads((tmp_path / "out" / "trajectory.json").read_text())

@@ -17,7 +17,7 @@ import tyro
 
 import mikasa_suite
 from mikasa_robo.baselines.files import find_policy_file
-from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
+from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, abort_writer, checksum, export, locked
 from mikasa_robo.data.episode import IMAGE_PARTS, DatasetInfo, name_simulator
 from mikasa_robo.data.formats import FormatError, find_format
 from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
             raise
         print(f"{error}; make room, then start the same command again", file=sys.stderr)
         return 2
@@ -224,7 +224,7 @@ def _require_holding(names: Sequence[str], info: DatasetInfo) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as place:
             try:
-                find_format(name).writer()(Path(place, "dataset"), info)
+                abort_writer(find_format(name).writer()(Path(place, "dataset"), info))
             except ValueError as error:
                 raise OptionError(f"--format {name}: {error}") from error
 

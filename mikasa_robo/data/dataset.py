@@ -28,12 +28,12 @@ from typing import Any
 
 from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 
-from .episode import DatasetInfo, Episode
+from .episode import DatasetInfo, Episode, EpisodeWriter
 from .formats import DataFormat
 from .seeds import SPLITS
 from .store import DataError, read_episode, read_facts, write_episodes
 
-__all__ = ["FORMAT", "Dataset", "export", "locked", "write_json"]
+__all__ = ["FORMAT", "Dataset", "abort_writer", "export", "locked", "write_json"]
 
 FORMAT = "mikasa/data/1"
 """The "format" entry of both JSON files."""
@@ -421,6 +421,14 @@ def _read_info(values: Mapping[str, Any]) -> DatasetInfo:
     return DatasetInfo(**{**values, **lists})
 
 
+def abort_writer(writer: EpisodeWriter) -> None:
+    """Have a writer close its files, whose folder is to be removed. Errors are dropped, as the user needs the first one."""
+    abort = getattr(writer, "abort", None)  # writers of users may have none
+    if abort is not None:
+        with contextlib.suppress(Exception):
+            abort()
+
+
 def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
     """Write a dataset in another format, to a folder of its own that appears when it is complete.
 
@@ -445,8 +453,12 @@ def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=dataset.folder) as place:
         out = Path(place) / kind.name
         writer = kind.writer()(out, dataset.info)
-        for index, number in enumerate(numbers):
-            writer.add(read_episode(dataset.path(number), index))
-        writer.finish()
+        try:
+            for index, number in enumerate(numbers):
+                writer.add(read_episode(dataset.path(number), index))
+            writer.finish()
+        except BaseException:
+            abort_writer(writer)
+            raise
         os.rename(out, target)
     return target

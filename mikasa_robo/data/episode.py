@@ -140,7 +140,17 @@ class EpisodeWriter(Protocol):
         """Write the next episode. They come in order, from index 0 on, at least one."""
 
     def finish(self) -> None:
-        """Write what is left and close all files. It is called once, after the last episode."""
+        """Write what is left and close all files. It is called once, after the last episode.
+
+        Raises:
+            OSError: something could not be written.
+        """
+
+    def abort(self) -> None:
+        """Close all files as they are. It is called when `add` or `finish` failed, before ``out`` is removed.
+
+        A writer need not have this method: without it files are closed when the writer is freed.
+        """
 
 
 def name_simulator(backend: str) -> str:

@@ -144,6 +144,11 @@ class LeRobotWriter:
         }
         _write_json(meta / "info.json", info)
 
+    def abort(self) -> None:
+        """See `EpisodeWriter.abort`."""
+        for files in self._video_files.values():
+            files.abort()
+
     # ------------------------------------------------------------------ one episode
     def _counters(self, episode: Episode, task: int) -> dict[str, Array]:
         """The columns that every dataset has, (L,) each."""

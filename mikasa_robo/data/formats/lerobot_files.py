@@ -117,6 +117,11 @@ class VideoFiles:
             self._writer.finish()
             self._writer = None
 
+    def abort(self) -> None:
+        """End ffmpeg, which would go on writing. Nothing can be appended afterwards."""
+        if self._writer is not None:
+            self._writer.close()
+
 
 def write_tasks(path: Path, tasks: list[str]) -> None:
     """Write tasks.parquet: the numbers of the tasks, with their texts as pandas' index."""

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode, replay_kwargs
+from mikasa_robo.data.formats.hdf5 import HDF5Writer
 from mikasa_robo.data.formats.parts import (
     LayoutCheck,
     episode_facts,
@@ -42,14 +42,14 @@ class ManiSkillWriter:
         self._nested = False
         self._json = out / "trajectory.json"
         out.mkdir()
-        self._file = h5py.File(out / "trajectory.h5", "w")
+        self._hdf5 = HDF5Writer(out / "trajectory.h5")
 
     def add(self, episode: Episode) -> None:
         """See `EpisodeWriter.add`."""
         self._layout.check(episode)
         self._nested = len(episode.observations) > 1 and not episode.observations.keys().isdisjoint(("joints", "state"))
         self._nested |= "joints" in episode.observations
-        group = self._file.create_group(f"traj_{episode.index}", track_order=True)
+        group = self._hdf5.file.create_group(f"traj_{episode.index}", track_order=True)
         for name, values in _observations(episode, self.info, self._nested).items():
             write_array(group, name, values)
         group["actions"] = episode.actions
@@ -73,10 +73,11 @@ class ManiSkillWriter:
                 "mikasa": episode_facts(episode),
             }
         )
+        self._hdf5.check()
 
     def finish(self) -> None:
         """See `EpisodeWriter.finish`."""
-        self._file.close()
+        self._hdf5.finish()
         layout = {"obs_layout": "maniskill"} if self._nested else {}
         told = {
             "env_info": {
@@ -91,6 +92,10 @@ class ManiSkillWriter:
             "episodes": self._episodes,
         }
         self._json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+    def abort(self) -> None:
+        """See `EpisodeWriter.abort`."""
+        self._hdf5.abort()
 
 
 def _observations(episode: Episode, info: DatasetInfo, nested: bool) -> dict[str, Array]:

@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from mikasa_robo.data.episode import Array, DatasetInfo, Episode
+from mikasa_robo.data.formats.hdf5 import HDF5Writer
 from mikasa_robo.data.formats.parts import LayoutCheck, episode_facts, flags_of, info_dict, labels_of
 
 __all__ = ["MinariWriter", "dataset_id"]
@@ -51,12 +51,12 @@ class MinariWriter:
         self._layout = LayoutCheck()
         self._spaces: dict[str, str] = {}
         self._episodes = self._steps = 0
-        self._file = h5py.File(self.folder / "main_data.hdf5", "w", track_order=True)
+        self._hdf5 = HDF5Writer(self.folder / "main_data.hdf5", track_order=True)
 
     def add(self, episode: Episode) -> None:
         """See `EpisodeWriter.add`."""
         self._layout.check(episode)
-        group = self._file.create_group(f"episode_{episode.index}")
+        group = self._hdf5.file.create_group(f"episode_{episode.index}")
         group.attrs.update(id=episode.index, total_steps=episode.length, **episode_facts(episode))
         observations = episode.observations
         if len(observations) == 1:
@@ -78,10 +78,11 @@ class MinariWriter:
             self._spaces = {"observation_space": json.dumps(space), "action_space": json.dumps(actions)}
         self._episodes += 1
         self._steps += episode.length
+        self._hdf5.check()
 
     def finish(self) -> None:
         """See `EpisodeWriter.finish`."""
-        self._file.close()
+        self._hdf5.finish()
         size = (self.folder / "main_data.hdf5").stat().st_size
         info = self.info
         metadata = {
@@ -100,6 +101,10 @@ class MinariWriter:
         if spec is not None:
             metadata["env_spec"] = spec
         (self.folder / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+
+    def abort(self) -> None:
+        """See `EpisodeWriter.abort`."""
+        self._hdf5.abort()
 
 
 def _infos(episode: Episode) -> dict[str, Array]:

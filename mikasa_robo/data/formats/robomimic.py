@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from mikasa_robo.data.episode import DatasetInfo, Episode
+from mikasa_robo.data.formats.hdf5 import HDF5Writer
 from mikasa_robo.data.formats.parts import (
     LayoutCheck,
     episode_facts,
@@ -44,8 +44,8 @@ class RobomimicWriter:
         self._masks: dict[str, list[str]] = {"success": [], "failure": []}
         self._steps = 0
         out.mkdir()
-        self._file = h5py.File(out / "dataset.hdf5", "w")
-        self._data = self._file.create_group("data")
+        self._hdf5 = HDF5Writer(out / "dataset.hdf5")
+        self._data = self._hdf5.file.create_group("data")
 
     def add(self, episode: Episode) -> None:
         """See `EpisodeWriter.add`."""
@@ -73,6 +73,7 @@ class RobomimicWriter:
         group.attrs.update(episode_facts(episode))
         self._masks["success" if episode.success else "failure"].append(name)
         self._steps += episode.length
+        self._hdf5.check()
 
     def finish(self) -> None:
         """See `EpisodeWriter.finish`."""
@@ -82,5 +83,9 @@ class RobomimicWriter:
         self._data.attrs["mikasa"] = json.dumps(info_dict(self.info))
         for name, demos in self._masks.items():
             if demos:
-                self._file[f"mask/{name}"] = np.array(demos, dtype=np.bytes_)
-        self._file.close()
+                self._hdf5.file[f"mask/{name}"] = np.array(demos, dtype=np.bytes_)
+        self._hdf5.finish()
+
+    def abort(self) -> None:
+        """See `EpisodeWriter.abort`."""
+        self._hdf5.abort()
