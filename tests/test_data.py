@@ -39,7 +39,7 @@ from mikasa_robo.data.formats import FORMATS, FormatError, find_format
 from mikasa_robo.data.recording import draw_noise
 from mikasa_robo.data.replaying import replay
 from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS, split_seeds
-from mikasa_robo.data.store import DataError, read_episode, write_episode
+from mikasa_robo.data.store import DataError, read_episode, read_facts, write_episode
 from mikasa_robo.partial_files import PREFIX
 from mikasa_robo.tools import collect, data, evaluate, expert
 from mikasa_robo.tools.collecting import Collector
@@ -315,6 +315,61 @@ def test_other_versions_are_refused(made: Path, tmp_path: Path, capsys: pytest.C
     Dataset.begin(folder, dataclasses.replace(dataset.info, versions=versions), dataset.arguments)
     assert collect_into(folder) == 2
     assert "was begun with torch 1.0, and now it is" in capsys.readouterr().err
+
+
+def damage(path: Path) -> None:
+    """Change a byte of the arrays. What `read_facts` reads stays as it is."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    read_facts(path)
+    with pytest.raises(DataError):
+        read_episode(path, 0)
+
+
+def test_a_broken_episode_is_recorded_again(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a"
+    break_off(lambda: collect_into(folder), Collector, "play", 2)
+    damage(folder / "episodes" / "00000001.npz")
+    (folder / "episodes" / "00000002.npz").write_bytes(b"")
+    capsys.readouterr()
+    assert collect_into(folder) == 0
+    told = capsys.readouterr().err
+    for number in (1, 2):
+        assert re.search(rf"0000000{number}\.npz cannot be read as an episode .*; it is recorded again\n", told)
+    assert contents(folder) == contents(made)
+    assert list(find_problems(Dataset.open(folder))) == []
+
+
+def test_a_broken_episode_is_no_problem_of_a_format(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(copy / "episodes" / "00000003.npz")
+    before = (copy / MANIFEST).read_bytes()
+    capsys.readouterr()
+    assert collect_into(copy, "--format", "data_helpers:Lines,maniskill", "--no-keep-native") == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(r".*00000003\.npz cannot be read as an episode .*; restore the file, or collect", told)
+    assert data.main(["export", str(copy), "--format", "maniskill"]) == 2
+    assert re.match(r".*00000003\.npz cannot be read", capsys.readouterr().err.splitlines()[-1])
+    assert (copy / MANIFEST).read_bytes() == before
+    assert len(list((copy / "episodes").iterdir())) == 5
+
+
+def test_a_file_that_the_system_does_not_read_is_kept(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(made / "episodes", folder / "episodes")
+    dataset = Dataset.begin(folder, Dataset.open(made).info, {})
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise PermissionError("not you")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mikasa_robo.data.store.np.load", fails)
+        with pytest.raises(DataError, match="not you"):
+            dataset.remove_broken()
+    assert contents(folder) == contents(made)
+    assert dataset.remove_broken() == []
 
 
 # ---------------------------------------------------------------------- mikasa data

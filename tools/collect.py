@@ -203,6 +203,8 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
             begun = _find_begun(options, arguments)  # again: another process may have begun it
             dataset = Dataset.begin(options.out, collector.info, arguments) if begun is None else begun
             _require_same_versions(dataset, collector.info.versions, collector.info.revision)
+            for problem in dataset.remove_broken() if dataset.manifest is None else ():
+                print(f"{problem}; it is recorded again", file=sys.stderr)
             _record(dataset, collector, options)
             chosen, left_out = dataset.select(options.episodes)
             problems = _export(dataset, _missing_formats(dataset, options), chosen)
@@ -281,12 +283,18 @@ def _missing_formats(dataset: Dataset, options: Options) -> list[str]:
 
 
 def _export(dataset: Dataset, names: Sequence[str], numbers: Sequence[int]) -> list[str]:
-    """Write the formats, and return what went wrong: a format that cannot hold the data is no reason to lose the others."""
+    """Write the formats, and return what went wrong: a format that cannot hold the data is no reason to lose the others.
+
+    Raises:
+        DataError: an episode cannot be read, which is no problem of a format.
+    """
     problems = []
     for name in names:
         say(f"writing {name}")
         try:
             export(dataset, find_format(name), numbers)
+        except DataError:
+            raise
         except ValueError as error:
             problems.append(f"--format {name}: {error}")
     return problems

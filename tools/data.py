@@ -246,6 +246,8 @@ def _export(dataset: Dataset, name: str) -> int:
             dataset.require_native()
             try:
                 target = export(dataset, kind, dataset.numbers())
+            except DataError:  # no problem of the format
+                raise
             except ValueError as error:
                 raise OptionError(f"--format {name}: {error}") from error
         manifest = dataset.refresh().manifest or {}

@@ -138,6 +138,23 @@ class Dataset:
             found[int(path.stem)] = facts
         return found
 
+    def remove_broken(self) -> list[str]:
+        """Remove the native episodes that cannot be read, and return what is wrong with each.
+
+        Reads all of them. Of a dataset that is not complete: its episodes can be recorded again.
+
+        Raises:
+            DataError: the system does not let a file be read, which says nothing about its content.
+        """
+        assert self.manifest is None
+        problems = []
+        for path in sorted((self.folder / EPISODES).glob("[0-9]*.npz")):
+            problem = _why_broken(path)
+            if problem is not None:
+                path.unlink()
+                problems.append(problem)
+        return problems
+
     def write(self, episodes: Iterable[Episode]) -> None:
         """Add episodes to those that are there. Holds a few at a time."""
         (self.folder / EPISODES).mkdir(exist_ok=True)
@@ -429,6 +446,27 @@ def abort_writer(writer: EpisodeWriter) -> None:
             abort()
 
 
+def _why_broken(path: Path) -> str | None:
+    """Why a file is no episode; None if it is one. Raises DataError where the system does not let it be read."""
+    try:
+        read_episode(path, 0)
+    except DataError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        return str(error)
+    return None
+
+
+def _read_to_export(dataset: Dataset, number: int, index: int) -> Episode:
+    try:
+        return read_episode(dataset.path(number), index)
+    except DataError as error:
+        fix = "start the same command again, which records it anew"
+        if dataset.manifest is not None:
+            fix = "restore the file, or collect the dataset anew in another folder"
+        raise DataError(f"{error}; {fix}") from error
+
+
 def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
     """Write a dataset in another format, to a folder of its own that appears when it is complete.
 
@@ -441,7 +479,7 @@ def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
         The folder.
 
     Raises:
-        DataError: there is such a folder.
+        DataError: there is such a folder, or an episode cannot be read.
         FormatError: a package is missing.
         ValueError: the format cannot hold such data.
     """
@@ -455,7 +493,7 @@ def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
         writer = kind.writer()(out, dataset.info)
         try:
             for index, number in enumerate(numbers):
-                writer.add(read_episode(dataset.path(number), index))
+                writer.add(_read_to_export(dataset, number, index))
             writer.finish()
         except BaseException:
             abort_writer(writer)
