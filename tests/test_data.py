@@ -460,7 +460,10 @@ def test_an_episode_that_was_cut_is_found(copy: Path) -> None:
 
 def test_replay(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data.main(["replay", str(copy), "--episode", "3"]) == 0
-    assert "states, observations and rewards agree to the bit" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "states, observations and rewards agree to the bit" in told
+    assert "flags, actions, columns, states" in told
+    assert told.endswith("(not compared: expert_action)\n")
     dataset = Dataset.open(copy)
     episode = dataset.read(3)
     actions = episode.actions.copy()
@@ -472,6 +475,26 @@ def test_replay(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "env_states/articulations/panda_wristcam: from step 11 on" in told
     assert data.main(["replay", str(copy), "--episode", "5"]) == 2
     assert "there is no episode 5; " in capsys.readouterr().err
+
+
+def test_a_replay_compares_flags_and_what_the_file_lacks(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = Dataset.open(copy)
+    episode = dataset.read(0)
+    flags: dict[str, Any] = {
+        name: not getattr(episode, name) for name in ("success", "fail", "terminated", "truncated")
+    }
+    fewer: dict[str, Any] = {"columns": {"phase": episode.columns["phase"]}, "step_columns": {}, "states": {}}
+    write_episode(dataset.path(0), dataclasses.replace(episode, **flags, **fewer))
+    assert data.main(["replay", str(copy)]) == 1
+    told = capsys.readouterr().out
+    assert "flags, actions, columns, observations and rewards do not all agree" in told
+    for name in flags:
+        assert f"\n  {name}: from step {episode.length} on, by at most 1\n" in told
+    for name in ("columns/oracle_info", "step_columns/success", "env_states/articulations/panda_wristcam"):
+        assert f"\n  {name}: from step 0 on" in told
+    assert "expert_action" not in told
+    short = dataclasses.replace(episode, states={})
+    assert replay(dataset.info, short) == [], "as with --no-states"
 
 
 def test_show(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

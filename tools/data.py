@@ -200,18 +200,19 @@ def _replay(dataset: Dataset, index: int, env_id: str | None) -> int:
     episode = dataset.read(index)
     _resolve_env_id(dataset, env_id)
     say("loading the simulator")
-    from mikasa_robo.data.replaying import replay
+    from mikasa_robo.data.replaying import compared_parts, replay
     from mikasa_robo.sim.render import RenderingUnavailableError
 
     try:
-        differences = replay(dataset.info, episode)
+        differences = replay(dataset.info, episode, states=bool(dataset.arguments.get("states")))
     except (RenderingUnavailableError, RuntimeError, TypeError, ValueError) as error:
         print(f"{dataset.folder} cannot be replayed here: {error}", file=sys.stderr)
         return 2
-    compared = "states, observations and rewards" if episode.states else "observations and rewards (it has no states)"
+    parts, left_out = compared_parts(episode)
+    compared = f"{', '.join(parts[:-1])} and {parts[-1]}"
     where = f"episode {index} (seed {episode.seed}, {episode.length} steps)"
     if not differences:
-        print(f"{where}: {compared} agree to the bit")
+        print(f"{where}: {compared} agree to the bit" + (f" (not compared: {'; '.join(left_out)})" if left_out else ""))
         return 0
     print(f"{where}: {compared} do not all agree")
     for difference in differences[:MOST_LINES]:

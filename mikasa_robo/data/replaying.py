@@ -13,24 +13,44 @@ import mikasa_robo
 from .episode import Array, DatasetInfo, Episode, replay_kwargs
 from .recording import Act, record_episodes
 
-__all__ = ["Difference", "replay"]
+__all__ = ["Difference", "compared_parts", "replay"]
+
+_FLAGS = ("success", "fail", "terminated", "truncated")
+_GROUPS = ("observations", "columns", "step_columns", "states")
+_LABEL = "expert_action"  # a replay carries actions out and asks nobody for better ones
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An array of an episode that was not the same again."""
+    """An array or a flag of an episode that was not the same again."""
 
     name: str
     first_row: int
-    """The first row that differs."""
+    """The first row that differs; for a flag the number of steps of the episode."""
     largest: float
-    """The largest difference of two numbers; nan where shapes or lengths differ."""
+    """The largest difference of two numbers; nan where shapes or lengths differ, or only one has the array."""
 
 
-def replay(info: DatasetInfo, episode: Episode) -> list[Difference]:
+def compared_parts(episode: Episode) -> tuple[list[str], list[str]]:
+    """What `replay` compares of an episode, and what it cannot, in words."""
+    columns = {*episode.columns, *episode.step_columns} - {_LABEL}
+    parts = {"flags": _FLAGS, "actions": True, "columns": columns, "states": episode.states}
+    parts |= {"observations": episode.observations, "rewards": True}
+    compared = [name for name, there in parts.items() if there]
+    left_out = ([] if episode.states else ["states, as it has none"]) + [_LABEL] * (_LABEL in episode.step_columns)
+    return compared, left_out
+
+
+def replay(info: DatasetInfo, episode: Episode, *, states: bool = False) -> list[Difference]:
     """Reset an environment with the seed of an episode, carry out its actions, and compare to the bit.
 
-    Observations, rewards, columns and, where the episode has them, states are compared.
+    The flags of the episode and all its arrays are compared, except the column "expert_action". An array that only the
+    replay has is a difference too.
+
+    Args:
+        info: of the dataset.
+        episode: of the dataset.
+        states: whether the episode has to have states. Those that it has are always compared.
 
     Raises:
         ValueError, RuntimeError: the environment cannot be made here.
@@ -45,7 +65,9 @@ def replay(info: DatasetInfo, episode: Episode) -> list[Difference]:
 
         quiet = dataclasses.replace(info, noise=0.0)
         again = next(
-            record_episodes(env, start, [episode.seed], quiet, indices=[0], states=bool(episode.states), labels=False)
+            record_episodes(
+                env, start, [episode.seed], quiet, indices=[0], states=states or bool(episode.states), labels=False
+            )
         )
     finally:
         env.close()
@@ -53,21 +75,24 @@ def replay(info: DatasetInfo, episode: Episode) -> list[Difference]:
 
 
 def _compare(episode: Episode, again: Episode) -> list[Difference]:
-    pairs: list[tuple[str, Array, Array | None]] = [
+    found = [
+        Difference(name, episode.length, 1.0) for name in _FLAGS if getattr(episode, name) is not getattr(again, name)
+    ]
+    pairs: list[tuple[str, Array | None, Array | None]] = [
         ("actions", episode.actions, again.actions),
         ("rewards", episode.rewards, again.rewards),
     ]
-    for group in ("observations", "columns", "step_columns", "states"):
+    for group in _GROUPS:
         before, after = getattr(episode, group), getattr(again, group)
         prefix = "" if group == "states" else f"{group}/"
         pairs += [
-            (f"{prefix}{name}", array, after.get(name)) for name, array in before.items() if name != "expert_action"
+            (f"{prefix}{name}", before.get(name), after.get(name)) for name in {**before, **after} if name != _LABEL
         ]
-    return [difference for name, one, other in pairs if (difference := _difference(name, one, other)) is not None]
+    return found + [each for name, one, other in pairs if (each := _difference(name, one, other)) is not None]
 
 
-def _difference(name: str, one: Array, other: Array | None) -> Difference | None:
-    if other is None:
+def _difference(name: str, one: Array | None, other: Array | None) -> Difference | None:
+    if one is None or other is None:
         return Difference(name, 0, float("nan"))
     rows = min(len(one), len(other))
     if one.shape[1:] != other.shape[1:] or one.dtype != other.dtype:
