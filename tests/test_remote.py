@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,48 @@ def packed_array(**changes: Any) -> bytes:
 def test_bad_frames_are_refused(frame: bytes | str, message: str) -> None:
     with pytest.raises(MessageError, match=message):
         unpack(frame)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [{}] * 2**23,
+        [[[{}] * 1000] * 1000] * 8,  # no list is long
+        {"a": [1.0] * 2**20},
+        {str(i): i for i in range(2**17)},
+        {"a": [[]] * 2**16},
+    ],
+    ids=["maps", "nested", "numbers", "entries", "lists"],
+)
+def test_a_message_takes_little_more_memory_than_its_bytes(message: Any) -> None:
+    import msgpack
+
+    frame = msgpack.packb(message)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageError, match=r"exceeds max_|more than 65536 entries; send numbers as arrays"):
+            unpack(frame)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_messages_have_room_for_what_policies_send() -> None:
+    arrays = {f"part {i}": np.zeros((4, 2, 3), np.uint8) for i in range(5000)}
+    assert {*unpack(pack({"observation": arrays}))["observation"]} == {*arrays}
+    assert unpack(pack({"a": np.zeros(2**24, np.uint8)}))["a"].shape == (2**24,)
+    assert unpack(pack({"actions": [0.5] * 60_000, "name": "x" * 100_000}))["actions"] == [0.5] * 60_000
+
+
+def test_errors_quote_little_of_a_message() -> None:
+    for request, told in (
+        ({"observation": 1, "episode_start": [[{}] * 1000] * 60}, "episode_start is list "),
+        ({"observation": 1, "episode_start": bytes(2**20)}, "episode_start is 1048576 bytes;"),
+        ({"observation": 1, "episode_start": "x" * 2**20}, "episode_start is str "),
+    ):
+        with pytest.raises(MessageError, match=told) as caught:
+            read_request(request)
+        assert len(str(caught.value)) < 200
 
 
 def test_what_cannot_be_packed_is_refused() -> None:

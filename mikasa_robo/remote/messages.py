@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -38,6 +39,13 @@ Observation: TypeAlias = Array | dict[str, Array]
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 _ARRAY, _SCALAR = b"__ndarray__", b"__npgeneric__"
 
+MOST_ENTRIES = 2**16
+"""Lists, maps and their entries in a message, all together. An array has four, and one for each axis."""
+MOST_TEXT_BYTES = 2**20
+"""Longest text in a message."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = 200
+
 
 class MessageError(ValueError):
     """A message is not as the protocol wants it; the text names the entry, its value and the fix."""
@@ -64,14 +72,23 @@ def unpack(frame: bytes | str) -> Any:
     """What is in a frame; arrays are copies that can be written to, in this machine's byte order.
 
     Raises:
-        MessageError: the frame is not msgpack, or an array in it is malformed.
+        MessageError: the frame is not msgpack, it has more than `MOST_ENTRIES`, or an array in it is malformed.
     """
     import msgpack
 
     if isinstance(frame, str):
         raise MessageError(f"a text frame came ({frame[:80]!r}); send binary frames of msgpack")
     try:
-        return msgpack.unpackb(frame, object_hook=_from_plain)
+        counter = _Counter()
+        return msgpack.unpackb(
+            frame,
+            object_hook=counter.read_map,
+            list_hook=counter.read_list,
+            max_array_len=MOST_ENTRIES,
+            max_map_len=MOST_ENTRIES,
+            max_str_len=MOST_TEXT_BYTES,
+            max_ext_len=0,
+        )
     except MessageError:
         raise
     except (
@@ -160,6 +177,31 @@ def read_actions(message: Any, shape: tuple[int, int], sizes: tuple[int, ...] = 
     return numbers
 
 
+class _Counter:
+    """Counts the entries of a message while it is read: empty maps take a hundred times the memory of their bytes.
+
+    msgpack's own limits are those of a single list or map, and a list may hold others.
+    """
+
+    def __init__(self) -> None:
+        self._left = MOST_ENTRIES
+
+    def read_map(self, value: dict[Any, Any]) -> Any:
+        """A map as what it stands for."""
+        self._count(len(value))
+        return _from_plain(value)
+
+    def read_list(self, value: list[Any]) -> list[Any]:
+        """The list."""
+        self._count(len(value))
+        return value
+
+    def _count(self, entries: int) -> None:
+        self._left -= 1 + entries  # itself, as it may be empty
+        if self._left < 0:
+            raise MessageError(f"a message has more than {MOST_ENTRIES} entries; send numbers as arrays")
+
+
 def _to_plain(value: Any) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"{type(value).__name__} {value!r:.80}")
@@ -205,5 +247,7 @@ def _short(value: Any) -> str:
         return "missing"
     if isinstance(value, np.ndarray):
         return f"an array {value.shape} of {value.dtype}"
-    text = repr(value)
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    text = _REPR.repr(value)  # the whole text of a message would be many times as long as the message
     return text if len(text) <= 80 else f"{type(value).__name__} {text[:60]}…"
