@@ -914,6 +914,31 @@ def test_a_manifest_leads_no_export_out_of_its_folder_or_into_an_error(
     assert sorted(copy.parent.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["../away.npz", "/tmp/away.npz", "Lines/../../away.npz", "", "a\0b"])
+def test_a_manifest_names_no_file_outside_of_its_folder(
+    copy: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text())
+    change_manifest(copy, files={**manifest["files"], name: {"bytes": 1, "sha256": "0"}})
+    assert data.main(["check", str(copy)]) == 2
+    assert f"files has {name!r}, which must be a relative name without '..'" in capsys.readouterr().err
+    for key in ("episodes", "left_out"):
+        row = {**manifest["episodes"][0], "file": name}
+        change_manifest(copy, files=manifest["files"], **{"episodes": manifest["episodes"], key: [row]})
+        for words in (["check"], ["replay"]):
+            assert data.main([*words, str(copy)]) == 2
+            told = f"{key}[0] has the file {name!r}, which must be episodes/00000000.npz"
+            assert told in capsys.readouterr().err
+
+
+def test_to_read_all_episodes_takes_no_copy_of_the_list_for_each(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = []
+    rows = Dataset.rows
+    monkeypatch.setattr(Dataset, "rows", lambda self: copies.append(1) or rows(self))  # type: ignore[func-returns-value]
+    assert len(list(Dataset.open(copy).episodes())) == 5
+    assert not copies
+
+
 def test_show_refuses_a_summary_that_does_not_fit(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change_manifest(copy, summary={"episodes": 5, "successes": 9, "failures": 0, "steps": 1})
     assert data.main(["show", str(copy)]) == 2

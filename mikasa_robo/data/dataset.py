@@ -23,7 +23,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
@@ -120,7 +120,7 @@ class Dataset:
     # ------------------------------------------------------------------ episodes
     def path(self, number: int) -> Path:
         """The file of the episode with the seed ``info.first_seed + number``."""
-        return self.folder / EPISODES / f"{number:08d}.npz"
+        return self.folder / _episode_file(number)
 
     def recorded(self) -> dict[int, dict[str, Any]]:
         """What is known of the native episodes that are there, by number, in order; see `store.read_facts`.
@@ -162,11 +162,16 @@ class Dataset:
 
     def rows(self) -> list[dict[str, Any]]:
         """The episodes of the manifest, in order. Raises DataError where the dataset is not complete."""
+        return list(self._listed())
+
+    def _listed(self) -> Sequence[dict[str, Any]]:
+        """`rows` as they are in the manifest: to copy all of them for each episode would take long."""
         if self.manifest is None:
             raise DataError(
                 f"{self.folder} is not complete; start the `mikasa collect` that made it again, and it goes on"
             )
-        return list(self.manifest["episodes"])
+        episodes: Sequence[dict[str, Any]] = self.manifest["episodes"]
+        return episodes
 
     def numbers(self) -> list[int]:
         """The numbers of the episodes of the manifest: seed - ``info.first_seed``."""
@@ -174,7 +179,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Number of episodes in the manifest."""
-        return len(self.rows())
+        return len(self._listed())
 
     def read(self, index: int) -> Episode:
         """Episode ``index``.
@@ -183,7 +188,7 @@ class Dataset:
             IndexError: there is no such episode; the message says which there are.
             DataError: the dataset is not complete, or its native episodes were not kept.
         """
-        rows = self.rows()
+        rows = self._listed()
         if not 0 <= index < len(rows):
             raise IndexError(f"there is no episode {index}; {self.folder} has the episodes 0 to {len(rows) - 1}")
         self.require_native()
@@ -230,7 +235,7 @@ class Dataset:
 
         def row(number: int) -> dict[str, Any]:
             known = {name: value for name, value in recorded[number].items() if name != "instruction"}
-            return known | ({"file": f"{EPISODES}/{self.path(number).name}"} if native else {})
+            return known | ({"file": _episode_file(number)} if native else {})
 
         rows = [{"index": index, **row(number)} for index, number in enumerate(chosen)]
         content = {
@@ -313,6 +318,11 @@ class Dataset:
                 yield from sorted(path for path in folder.rglob("*") if os.path.isfile(path))
 
 
+def _episode_file(number: int) -> str:
+    """The name of an episode's file in the folder of the dataset."""
+    return f"{EPISODES}/{number:08d}.npz"
+
+
 def checksum(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
@@ -378,9 +388,29 @@ def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
             _why_unfit(entry, {"bytes": int, "sha256": str}, f"files[{name!r}]")
             for name, entry in content["files"].items()
         ),
+        map(_why_outside, content["files"]),
         (None if isinstance(name, str) else f"formats has {name!r}, which is no name" for name in content["formats"]),
     )
-    return next((problem for problem in problems if problem is not None), None)
+    problem = next((problem for problem in problems if problem is not None), None)
+    return _why_misnamed(content) if problem is None and content["native"] else problem
+
+
+def _why_outside(name: str) -> str | None:
+    """Why a file of the manifest is none in the folder of the dataset; None if it is one."""
+    path = PurePosixPath(name)
+    if path.parts and not path.is_absolute() and ".." not in path.parts and "\0" not in name:
+        return None
+    return f"files has {_short(name)}, which must be a relative name without '..'"
+
+
+def _why_misnamed(content: Mapping[str, Any]) -> str | None:
+    """Which episode of a manifest names another file than its seed does; None if none does."""
+    for key in ("episodes", "left_out"):
+        for k, row in enumerate(content[key]):
+            wanted = _episode_file(row["seed"] - content["info"]["first_seed"])
+            if row["file"] != wanted:
+                return f"{key}[{k}] has the file {_short(row['file'])}, which must be {wanted}"
+    return None
 
 
 def _why_unsafe(info: Mapping[str, Any]) -> str | None:
