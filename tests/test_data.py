@@ -259,6 +259,19 @@ def test_only_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (folder / "Lines" / "episodes.jsonl").read_bytes() == before
 
 
+def test_progress_promises_no_end_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mikasa_robo.tools.progress.INTERVAL", -1.0)
+    argv = ["--policy", "memoryless", "--only-success", "--no-states"]
+    assert collect_into(tmp_path / "a", *argv, episodes=1) == 0
+    told = capsys.readouterr().err
+    assert "recording 1 successes: step 1\n" in told
+    assert "at most" not in told
+    assert collect_into(tmp_path / "b", *argv[:2], "--no-states", episodes=1) == 0
+    assert "recording 1 episodes: step 1 of at most 60\n" in capsys.readouterr().err
+
+
 def test_only_success_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(collect, "MOST_TRIES", 2)
     argv = ["--policy", "random", "--only-success"]
@@ -1031,6 +1044,30 @@ def test_select_takes_no_longer_for_many_episodes(made: Path, monkeypatch: pytes
 
 
 # ---------------------------------------------------------------------- exports
+def test_a_format_is_on_the_disk_before_its_folder_has_its_name(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a crash of the machine could leave neither the format nor, with --no-keep-native, the episodes."""
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def record(handle: int) -> None:
+        fsync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr("os.fsync", record)
+    rename, renamed = os.rename, []
+
+    def check(source: Any, target: Any) -> None:
+        renamed.append(target)
+        assert {path.stat().st_ino for path in (Path(source), *Path(source).rglob("*"))} <= synced
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", check)
+    dataset = Dataset.open(copy)
+    export(dataset, find_format("minari"), dataset.numbers())
+    assert renamed == [copy / "minari"]
+    assert copy.stat().st_ino in synced
+
+
 def test_a_format_that_is_written_again_gets_new_checksums(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each way to write it again, over a file that was of another content."""
     lines = copy / "Lines" / "episodes.jsonl"

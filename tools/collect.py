@@ -235,7 +235,9 @@ def _record(dataset: Dataset, collector: Collector, options: Options) -> None:
     """Play until all episodes are there, and remove those beyond the last success that is wanted."""
     recorded = {number: bool(facts["success"]) for number, facts in dataset.recorded().items()}
     batches = -(-max(options.episodes - len(recorded), 0) // collector.num_envs)
-    with Progress(batches * collector.horizon, f"recording {options.episodes} episodes") as progress:
+    # how many episodes it takes until enough of them succeed is not known
+    total, what = (None, "successes") if options.only_success else (batches * collector.horizon, "episodes")
+    with Progress(total, f"recording {options.episodes} {what}") as progress:
         done = 0
         while numbers := _next_numbers(recorded, options, collector.num_envs):
             episodes = list(collector.play(numbers, lambda t: progress.to(done + t)))  # noqa: B023  used at once

@@ -23,11 +23,11 @@ class Progress:
     """A progress bar on a terminal; elsewhere a line every `INTERVAL` seconds, and none for what takes less.
 
     Args:
-        total: number of steps, at most.
+        total: number of steps, at most; None where nobody knows.
         text: what is done.
     """
 
-    def __init__(self, total: int, text: str) -> None:
+    def __init__(self, total: int | None, text: str) -> None:
         self._total, self._text, self._done = total, text, 0
         self._last = time.monotonic()
         self._bar: Any = None
@@ -45,7 +45,8 @@ class Progress:
             self._bar.update(done - self._done)
         elif time.monotonic() - self._last >= INTERVAL:
             self._last = time.monotonic()
-            print(f"{self._text}: step {done} of at most {self._total}", file=sys.stderr, flush=True)
+            most = "" if self._total is None else f" of at most {self._total}"
+            print(f"{self._text}: step {done}{most}", file=sys.stderr, flush=True)
         self._done = done
 
     def step(self) -> None:

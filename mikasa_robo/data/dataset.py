@@ -476,6 +476,20 @@ def abort_writer(writer: EpisodeWriter) -> None:
             abort()
 
 
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk. Raises OSError where a file cannot be written there."""
+    if not path.is_dir() and not os.path.isfile(path):
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not path.is_dir():  # some file systems have no such thing for folders
+            raise
+    finally:
+        os.close(handle)
+
+
 def _why_broken(path: Path) -> str | None:
     """Why a file is no episode; None if it is one. Raises DataError where the system does not let it be read."""
     try:
@@ -528,5 +542,9 @@ def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
         except BaseException:
             abort_writer(writer)
             raise
+        for path in out.rglob("*"):
+            _sync(path)
+        _sync(out)
         os.rename(out, target)
+    _sync(dataset.folder)  # the native episodes may be removed now
     return target
