@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
+import hashlib
 import io
 import logging
 import os
@@ -325,21 +326,28 @@ def _version(distribution: str) -> str | None:
 
 
 def _git_revision(file: Path) -> dict[str, Any] | None:
-    """The git revision of ``file``; None where it is not tracked, for example in an installed copy."""
+    """The git revision of ``file``; None where it is not tracked, for example in an installed copy.
 
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(file.parent), *words], capture_output=True, text=True, check=True, timeout=10
-        )
-        return done.stdout.strip()
+    Where tracked files were changed, "changes" is a hash of the changes outside of docs and tests: two trees with equal
+    hashes hold the same code.
+    """
+
+    def git(*words: str) -> bytes:
+        done = subprocess.run(["git", "-C", str(file.parent), *words], capture_output=True, check=True, timeout=10)
+        return done.stdout
 
     try:
         # A virtual environment is often inside a checkout that its files do not belong to.
         git("ls-files", "--error-unmatch", file.name)
-        return {
-            "revision": git("rev-parse", "HEAD"),
+        found: dict[str, Any] = {
+            "revision": git("rev-parse", "HEAD").decode().strip(),
             "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
         }
+        if found["dirty"]:
+            places = (":(top)", ":(top,exclude)docs", ":(top,exclude)tests")
+            changes = git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--", *places)
+            found["changes"] = hashlib.sha256(changes).hexdigest()[:10]
+        return found
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -25,7 +25,7 @@ from tool_helpers import OWN_ID, own_task, save_untrained
 from train_helpers import break_off
 
 import mikasa_robo
-from mikasa_robo.baselines import ppo_lstm, registry
+from mikasa_robo.baselines import loggers, ppo_lstm, registry
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.dagger_arguments import BCArgs
@@ -328,6 +328,43 @@ def test_other_versions_are_refused(made: Path, tmp_path: Path, capsys: pytest.C
     Dataset.begin(folder, dataclasses.replace(dataset.info, versions=versions), dataset.arguments)
     assert collect_into(folder) == 2
     assert "was begun with torch 1.0, and now it is" in capsys.readouterr().err
+
+
+def test_changed_code_has_a_revision_of_its_own(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    files = [tmp_path / name for name in ("baselines/code.py", "docs/page.md")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "x")
+    clean = loggers._git_revision(files[0])
+    assert clean is not None
+    assert clean.keys() == {"revision", "dirty"}
+    found = []
+    for code, page in (("1", "2"), ("1", "3"), ("2", "3"), ("3", "3"), ("2", "1")):
+        files[0].write_bytes(code.encode() + b"\xff")  # not UTF-8
+        files[1].write_text(page)
+        state = loggers._git_revision(files[0])
+        assert state is not None
+        assert (state["revision"], state["dirty"]) == (clean["revision"], True)
+        found.append(state["changes"])
+    assert found[0] == found[1] != found[2] == found[4] != found[3]
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    info = dataclasses.replace(Dataset.open(made).info, revision=f"{clean['revision']}-dirty-{found[0]}")
+    Dataset.begin(folder, info, Dataset.open(made).arguments)
+    monkeypatch.setattr(loggers, "_git_revision", lambda file: state)
+    assert collect_into(folder) == 2
+    told = f"revision of MIKASA {info.revision}, and now it is {clean['revision']}-dirty-{found[4]}"
+    assert told in capsys.readouterr().err
 
 
 def damage(path: Path) -> None:

@@ -192,7 +192,7 @@ def _require_memory(env: Any, num_envs: int) -> None:
 def _describe(options: Options, task: Any, env_kwargs: Mapping[str, Any]) -> DatasetInfo:
     facts = provenance(())
     git = facts["git"]
-    revision = None if git is None else git["revision"] + ("-dirty" if git["dirty"] else "")
+    revision = None if git is None else git["revision"] + (f"-dirty-{git['changes']}" if git["dirty"] else "")
     joints = tuple(joint.name for joint in task.agent.robot.active_joints)
     pose = tuple(f"tcp_{axis}" for axis in ("x", "y", "z", "qw", "qx", "qy", "qz"))
     width = task.single_action_space.shape[-1]

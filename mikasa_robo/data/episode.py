@@ -103,7 +103,7 @@ class DatasetInfo:
     versions: Mapping[str, str]
     """Versions of Python, the packages and the platform, by name."""
     revision: str | None
-    """Git revision of MIKASA; None where it is not known."""
+    """Git revision of MIKASA, with "-dirty-" and a hash of the changes where there were any; None where it is not known."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the entries of the vectors "actions" and "joints"."""
     image_size: tuple[int, int] | None = None
