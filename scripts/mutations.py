@@ -856,9 +856,23 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "episodes-of-a-format-numbered-with-gaps",
         "mikasa_robo/data/dataset.py",
-        "writer.add(read_episode(dataset.path(number), index))",
-        "writer.add(read_episode(dataset.path(number), number))",
+        "writer.add(_read_to_export(dataset, number, index))",
+        "writer.add(_read_to_export(dataset, number, number))",
         ("tests/test_data.py::test_only_success",),
+    ),
+    Mutation(
+        "video-that-is-cut",
+        "mikasa_robo/video.py",
+        "if found != self.frames:",
+        "if found > self.frames:",
+        ("tests/test_record.py::test_a_video_that_is_cut_is_an_error",),
+    ),
+    Mutation(
+        "full-disk-at-the-end-of-a-file",
+        "mikasa_robo/data/formats/hdf5.py",
+        "        self._disk.close()\n        self.check()\n",
+        "        self._disk.close()\n",
+        ("tests/test_data_formats.py::test_the_end_of_a_full_hdf5_file_is_an_error",),
     ),
     Mutation(
         "checksum-not-compared",
