@@ -141,6 +141,11 @@ def test_a_maze_is_filmed_after_two_stages(tmp_path: Path, capsys: pytest.Captur
     steps = 5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mikasa_lifelong.nav.game.MAX_STEPS", steps)
+        with pytest.MonkeyPatch.context() as full:
+            full.setattr("mikasa_robo.video._count_frames", lambda path: 0)
+            assert command.main(words) == 2
+        assert "forgot.mp4 could not be written: the file holds 0 of" in capsys.readouterr().err
+        assert not video.exists()
         assert command.main(words) == 0
     shown = capsys.readouterr().out
     assert "after stage 1, SimpleTownBase: 0.0% of 1" in shown

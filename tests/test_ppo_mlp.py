@@ -32,6 +32,7 @@ from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools.plot import main as plot_main
 from mikasa_robo.tools.plot import read_progress
+from mikasa_robo.video import VideoError
 
 CPU = torch.device("cpu")
 
@@ -396,6 +397,28 @@ def test_no_video_where_nothing_can_be_drawn(tmp_path: Path, caplog: pytest.LogC
         film(policy, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
     assert [record.getMessage() for record in caplog.records] == ["no video: no Vulkan driver: install one"]
     assert not list(tmp_path.iterdir())
+
+
+def test_no_video_where_ffmpeg_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training is over by then, and its results are there."""
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise VideoError(Path("video.mp4"), "ffmpeg ended with the exit code 1")
+
+    monkeypatch.setattr("mikasa_robo.baselines.evaluation.record_video", full)
+    with caplog.at_level("WARNING", logger="mikasa_robo.baselines"):
+        film(
+            ActorCritic(3, 1, (8,)),
+            lambda num_envs, render_mode: ReachEnv(num_envs),
+            tmp_path / "video.mp4",
+            episodes=2,
+            first_seed=0,
+            device=CPU,
+        )
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("no video: the video video.mp4 could not be written: ffmpeg ended with the exit code 1;")
 
 
 def test_a_video_that_fails_costs_no_result(tmp_path: Path) -> None:

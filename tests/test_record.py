@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -454,6 +455,16 @@ def test_a_video_that_the_disk_has_no_room_for_is_an_error(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_video_that_record_could_not_write_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mikasa_robo.video._count_frames", lambda path: 3)
+    argv = ["record", "--env-id", "MemoryLengthEasy-v0", "--policy", "random", "--episodes", "1", "--size", "128"]
+    assert cli.main([*argv, "--out", str(tmp_path / "a")]) == 2
+    assert re.search(r"the video .*\.mp4 could not be written: the file holds 3 of \d+ frames", capsys.readouterr().err)
+    assert not list((tmp_path / "a").iterdir())
 
 
 @pytest.mark.parametrize("more", [0, 40])
