@@ -861,6 +861,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("tests/test_data.py::test_only_success",),
     ),
     Mutation(
+        "stopped-ball-that-stays-hidden",
+        "mikasa_robo/tasks/rolling_ball.py",
+        "visible[:, 0] & (self.on_view(data.elapsed) | s.slowed)",
+        "visible[:, 0] & self.on_view(data.elapsed)",
+        ("tests/test_intercept_hidden.py::test_a_ball_that_is_stopped_comes_on_view_and_stays_there",),
+    ),
+    Mutation(
+        "disc-that-tells-where-a-hidden-ball-began",
+        "mikasa_robo/tasks/intercept.py",
+        "between(u.take(1)[:, 0], *ranges.start_x) if hidden else start[:, 0]",
+        "start[:, 0] if hidden else start[:, 0]",
+        ("tests/test_intercept_hidden.py::test_the_disc_does_not_tell_where_a_hidden_ball_began",),
+    ),
+    Mutation(
         "video-that-is-cut",
         "mikasa_robo/video.py",
         "if found != self.frames:",
