@@ -289,11 +289,17 @@ def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+VIEWS = 4
+"""`BLANK_START` of `mikasa_robo.tasks.rolling_ball`, which loads torch."""
+
+
 def _phases(row: TaskSpec) -> str:
     if row.cue < row.horizon:
         return f"{row.cue}/{row.delay}"
     blank = row.kwargs.get("blank_steps", 0)
-    return f"hidden for {blank}" if blank else "always on view"
+    if not blank:
+        return "always on view"
+    return "hidden until stopped" if blank + VIEWS >= row.horizon else f"hidden for {blank}"
 
 
 def _cells(row: TaskSpec) -> tuple[str, ...]:
