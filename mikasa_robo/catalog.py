@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 __all__ = [
+    "BLANK_START",
     "CATALOG",
     "CERTIFICATIONS",
     "DEFAULT_VIEW",
@@ -215,18 +216,21 @@ def _family(
 
 
 _SPEEDS = {"Slow": {"speed": "slow"}, "Medium": {"speed": "medium"}, "Fast": {"speed": "fast"}}
+_BALL_STEPS = 90  # the ball rolls to the end, so this is T
+BLANK_START = 4
+"""The first t at which a ball with ``blank_steps`` is hidden: four views before it show how fast it rolls."""
 # Hidden from the fifth view to the end, unless the ball is stopped. The drift has to be remembered too, so there is more of
-# it than in the paper's form. The ways stay within reach, and lie so wide that a hand at rest covers few of them.
+# it than in the paper's form. The paths stay within reach, and are spread so wide that a hand at rest covers few of them.
 _HIDDEN = {
     "MediumHidden": {
         "speed": "medium",
-        "blank_steps": 86,
+        "blank_steps": _BALL_STEPS - BLANK_START,
         "drift_range": (-0.1, 0.15),
         "start_x_range": (-0.3, -0.05),
     },
     "FastHidden": {
         "speed": "fast",
-        "blank_steps": 86,
+        "blank_steps": _BALL_STEPS - BLANK_START,
         "drift_range": (-0.12, 0.12),
         "start_x_range": (-0.26, -0.12),
     },
@@ -276,7 +280,7 @@ def _rows() -> Iterator[TaskSpec]:
         _SPEEDS,
         memory="spatial",
         certification="weak",
-        cue=90,
+        cue=_BALL_STEPS,
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
         instruction="Watch how the ball rolls and guide it so that it comes to rest in the goal disc.",
@@ -290,7 +294,7 @@ def _rows() -> Iterator[TaskSpec]:
         _SPEEDS,
         memory="spatial",
         certification="weak",
-        cue=90,
+        cue=_BALL_STEPS,
         oracle="initial velocity of the ball",
         oracle_shape=(3,),
         instruction="Watch how the ball rolls, catch it with the gripper and lift it off the table.",
@@ -482,7 +486,7 @@ def _rows() -> Iterator[TaskSpec]:
             memory="spatial",
             certification="report held",
             paper=False,
-            cue=90,
+            cue=_BALL_STEPS,
             oracle="initial velocity of the ball",
             oracle_shape=(3,),
             instruction=instruction,

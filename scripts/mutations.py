@@ -863,8 +863,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "stopped-ball-that-stays-hidden",
         "mikasa_robo/tasks/rolling_ball.py",
-        "visible[:, 0] & (self.on_view(data.elapsed) | s.slowed)",
-        "visible[:, 0] & self.on_view(data.elapsed)",
+        "(elapsed >= BLANK_START + self.blank_steps) | s.slowed",
+        "(elapsed >= BLANK_START + self.blank_steps)",
         ("tests/test_intercept_hidden.py::test_a_ball_that_is_stopped_comes_on_view_and_stays_there",),
     ),
     Mutation(

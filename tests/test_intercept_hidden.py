@@ -11,13 +11,13 @@ import torch
 from task_helpers import base, make, move, simulation, step, still_action
 from torch import Tensor
 
-from mikasa_robo.catalog import CATALOG
+from mikasa_robo.catalog import BLANK_START, CATALOG
 from mikasa_robo.experts.evaluation import PolicyMaker, evaluate
 from mikasa_robo.experts.policies import Expert, UnfitPolicyError, WindowMemory
 from mikasa_robo.experts.registry import make_skill
 from mikasa_robo.experts.reward_reading import RewardReader
 from mikasa_robo.experts.servoing import Barrier, MeanVelocity, Servo
-from mikasa_robo.tasks.rolling_ball import BLANK_START, RollingBallTask
+from mikasa_robo.tasks.rolling_ball import RollingBallTask
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

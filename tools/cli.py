@@ -15,7 +15,7 @@ import tyro
 
 import mikasa_robo
 import mikasa_suite
-from mikasa_robo.catalog import CATALOG, CERTIFICATIONS, MemoryType, TaskSpec
+from mikasa_robo.catalog import BLANK_START, CATALOG, CERTIFICATIONS, MemoryType, TaskSpec
 
 from .extras import TRAIN_MODULES, missing_module_message
 
@@ -289,17 +289,13 @@ def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-VIEWS = 4
-"""`BLANK_START` of `mikasa_robo.tasks.rolling_ball`, which loads torch."""
-
-
 def _phases(row: TaskSpec) -> str:
     if row.cue < row.horizon:
         return f"{row.cue}/{row.delay}"
     blank = row.kwargs.get("blank_steps", 0)
     if not blank:
         return "always on view"
-    return "hidden until stopped" if blank + VIEWS >= row.horizon else f"hidden for {blank}"
+    return "hidden until stopped" if BLANK_START + blank >= row.horizon else f"hidden for {blank}"
 
 
 def _cells(row: TaskSpec) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ Their constants are the best of those that we tried.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,11 +36,8 @@ BARRIER_HEIGHT = 0.03
 
 def line_for(task: RollingBallTask[Any], lines: Sequence[tuple[float, float]]) -> float:
     """y of the line for the mean speed of the task's balls, m, between the two nearest of ``lines``."""
-    speed = min(max(sum(task.speed_range) / 2, lines[0][0]), lines[-1][0])
-    for (slow, near), (fast, far) in itertools.pairwise(lines):
-        if speed <= fast:
-            return near + (far - near) * (speed - slow) / (fast - slow)
-    return lines[-1][1]
+    speeds, places = zip(*lines, strict=True)
+    return float(np.interp(sum(task.speed_range) / 2, speeds, places))
 
 
 class _BallPolicy(Policy):
@@ -97,7 +94,7 @@ class Servo(_BallPolicy):
 
 
 class Barrier(_BallPolicy):
-    """Lays the hand across the middle of where balls pass, and grasps the ball that has run into it.
+    """Lays the hand across the middle of the paths of the balls, and grasps the ball that has run into it.
 
     Args:
         skill: an `InterceptSkill` whose ball is hidden on its way, for how it grasps a ball at rest.

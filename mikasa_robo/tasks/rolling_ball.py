@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS, build_ball, build_ball_image
 from mikasa_robo.assets.palette import rgba
+from mikasa_robo.catalog import BLANK_START
 from mikasa_robo.checks import number_range, one_of, one_or_two_numbers, warn_hard, whole_number
 from mikasa_robo.core import rewards
 from mikasa_robo.core.env import MemoryEnv, StepData
@@ -29,8 +30,6 @@ HARD_SPEED = 1.0
 """m/s. The scripted expert stops 95 % of the balls up to here, 19 of 32 with speeds in (1, 1.2), and 0 of 24 at 2 m/s."""
 DRIFT = (0.0, 0.05)  # m/s along x
 DRIFT_LIMITS = (-0.3, 0.3)  # m/s
-BLANK_START = 4
-"""The first t at which a ball with ``blank_steps`` is hidden: four views before it show how fast it rolls."""
 SLOWED = 0.5
 """A hidden ball comes on view once it is slower than this share of its speed at t = 0. By itself it keeps 0.8 of it."""
 START_X = (-0.35, -0.05)  # m
@@ -131,7 +130,7 @@ class RollingBallTask(MemoryEnv[S]):
     until something has slowed it to half of its speed at t = 0: ``objects`` observations flag it as not visible, and it is
     in no image, depth or segmentation of either camera. It rolls on meanwhile, and it can be touched. To be in its way the
     agent has to remember how fast it rolled, and where. But a ball that comes on view while it still rolls can be caught
-    without a memory, by a hand that waits far down its way. The physical ball has no visual shape; what the cameras see is
+    without a memory, by a hand that waits far along its path. The physical ball has no visual shape; what the cameras see is
     a second, purely visual ball that is moved to it after every control step and parked 1 km above the table while the ball
     is hidden. ``state`` observations, ``oracle`` and the reward hold the ball throughout, as they hold whatever else is
     hidden.
@@ -226,20 +225,19 @@ class RollingBallTask(MemoryEnv[S]):
         action = super()._step_action(action)
         if self._image_layout is not None:
             # BaseEnv counts the step only afterwards
-            ball = self.object_layout.read()[:, 0]
-            shown = self.task_state.slowed | is_slowed(self.task_state, ball[:, 7:10])
-            visible = (self.on_view(self._elapsed_steps + 1) | shown)[:, None]
-            self._image_layout.apply(torch.ones_like(visible), visible, upright(ball[:, :3])[:, None])
+            visible = self.on_view(self.task_state, self._elapsed_steps + 1)[:, None]
+            ball = upright(self.object_layout.read()[:, 0, :3])[:, None]
+            self._image_layout.apply(torch.ones_like(visible), visible, ball)
         return action
 
-    def on_view(self, elapsed: Tensor) -> Tensor:
-        """(N,) bool: the ball can be seen at t = ``elapsed`` (N,), even if nothing has slowed it."""
-        return (elapsed < BLANK_START) | (elapsed >= BLANK_START + self.blank_steps)
+    def on_view(self, s: S, elapsed: Tensor) -> Tensor:
+        """(N,) bool: the ball can be seen at t = ``elapsed`` (N,)."""
+        return (elapsed < BLANK_START) | (elapsed >= BLANK_START + self.blank_steps) | s.slowed
 
     def update_state(self, s: S, data: StepData, touching: Tensor) -> None:
         """Once something has slowed a hidden ball, it stays on view."""
         if self.blank_steps:
-            s.slowed = s.slowed | is_slowed(s, data.objects[:, 0, 7:10])
+            s.slowed = s.slowed | (length(data.objects[:, 0, 7:10]) <= SLOWED * length(s.velocity))
 
     def touchable(self, objects: list[Actor]) -> list[Actor]:
         return objects[:1]
@@ -258,7 +256,7 @@ class RollingBallTask(MemoryEnv[S]):
         poses = data.objects[..., :7].clone()
         poses[:, 0, 3], poses[:, 0, 4:] = 1.0, 0.0
         visible = self.layout(s, data.elapsed)[0].clone()
-        visible[:, 0] = visible[:, 0] & (self.on_view(data.elapsed) | s.slowed)
+        visible[:, 0] = visible[:, 0] & self.on_view(s, data.elapsed)
         return visible, poses
 
     def oracle(self, s: S) -> Tensor:
@@ -279,11 +277,6 @@ class RollingBallTask(MemoryEnv[S]):
             "tcp_to_ball": ball[:, :3] - data.tcp[:, :3],
             "fingers": data.fingers,
         }
-
-
-def is_slowed(s: RollingState, velocity: Tensor) -> Tensor:
-    """(N,) bool: a ball with the velocity (N, 3), m/s, is slower than it can become by itself."""
-    return length(velocity) <= SLOWED * length(s.velocity)
 
 
 def ball_speed(data: StepData) -> Tensor:
