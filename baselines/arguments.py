@@ -11,7 +11,7 @@ import operator
 import os
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -20,7 +20,7 @@ import tyro
 
 from mikasa_robo.deprecation import renamed_attributes
 
-from .option_words import ArgumentError, read_env_kwargs, read_kwargs
+from .option_words import ArgumentError, option_words, read_env_kwargs, read_kwargs
 
 __all__ = [
     "ArgumentError",
@@ -28,6 +28,7 @@ __all__ = [
     "changed_option",
     "device_works",
     "nearest_divisor",
+    "non_default_options",
     "read_env_kwargs",
     "read_kwargs",
     "refuse_without",
@@ -73,6 +74,14 @@ def require(args: object, names: str, holds: Callable[[Any], bool], advice: str)
             raise ArgumentError(f"--{name.replace('_', '-')} {value} cannot be used; {advice}")
 
 
+def non_default_options(args: Any, names: str) -> Iterator[str]:
+    """The options among the fields ``names``, separated by spaces, that differ from their defaults, as they are typed."""
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name in names.split() and value != field.default:
+            yield " ".join(option_words(field.name, value))
+
+
 def refuse_without(args: Any, names: str, needs: str, given: bool) -> None:
     """Raise ArgumentError where one of the options ``names`` differs from its default, although nothing reads it.
 
@@ -82,13 +91,8 @@ def refuse_without(args: Any, names: str, needs: str, given: bool) -> None:
         needs: the option without which they do nothing, such as "--value-loss huber".
         given: whether that option is given.
     """
-    if given:
-        return
-    for field in dataclasses.fields(args):
-        value = getattr(args, field.name)
-        if field.name in names.split() and value != field.default:
-            option = f"--{field.name.replace('_', '-')} {value}"
-            raise ArgumentError(f"{option} does nothing without {needs}; add that, or leave {option} out")
+    for option in () if given else non_default_options(args, names):
+        raise ArgumentError(f"{option} does nothing without {needs}; add that, or leave {option} out")
 
 
 def device_works(device: str | None) -> bool:

@@ -21,9 +21,8 @@ import mikasa_suite
 from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
 from mikasa_robo.partial_files import remove_leftovers
 
-from .arguments import ArgumentError, CommonArgs, changed_option, read_env_kwargs
+from .arguments import ArgumentError, CommonArgs, changed_option, non_default_options, read_env_kwargs
 from .files import why_not_writable
-from .option_words import option_words
 from .presets import choose_preset
 from .registry import NETWORKS, AlgorithmSpec, RegistryError, get_network, use_algorithm, use_memory, use_network
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:  # these load torch, and `--help` must not
 
 __all__ = ["env_factory", "main", "parse_args", "refuse_robot_options"]
 
-ROBOT_OPTIONS = ("reward_mode", "control_mode", "sim_backend", "train_to_horizon")
+ROBOT_OPTIONS = "reward_mode control_mode sim_backend train_to_horizon"
 """Fields of the arguments that only robot tasks read."""
 
 log = logging.getLogger(__name__)
@@ -198,11 +197,8 @@ def refuse_robot_options(args: CommonArgs) -> None:
 
     if args.env_id not in gym.registry or is_robot_task(args.env_id):
         return
-    for field in dataclasses.fields(args):
-        value = getattr(args, field.name)
-        if field.name in ROBOT_OPTIONS and value != field.default:
-            option = " ".join(option_words(field.name, value))
-            raise ArgumentError(f"{option} is for robot tasks, and {args.env_id} is none; leave it out")
+    for option in non_default_options(args, ROBOT_OPTIONS):
+        raise ArgumentError(f"{option} is for robot tasks, and {args.env_id} is none; leave it out")
 
 
 def _with_modules(args: Args) -> Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from mikasa_robo.deprecation import renamed_attributes
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, non_default_options
 from .critics import CRITIC_STATE, ValueScale
 from .distributed import DistContext
 from .distributions import Categoricals, Distribution, Gaussian, StateNoise
@@ -256,12 +255,8 @@ def refuse_options(args: Any, names: str, where: str | None = None) -> None:
         where: where they are ignored, such as "with --network mlp"; None: with the network of the run.
     """
     where = f"with --network {args.network_name}" if where is None else where
-    for field in fields(args):
-        value = getattr(args, field.name)
-        if field.name in names.split() and value != field.default:
-            words = " ".join(map(str, value)) if isinstance(value, tuple) else value
-            option = field.name.replace("_", "-")
-            raise ArgumentError(f"--{option} {words} does nothing {where}; leave it out")
+    for option in non_default_options(args, names):
+        raise ArgumentError(f"{option} does nothing {where}; leave it out")
 
 
 def read_ppo_options(args: Any) -> dict[str, Any]:
