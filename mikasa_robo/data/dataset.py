@@ -16,28 +16,27 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 
 from .episode import DatasetInfo, Episode, EpisodeWriter
 from .formats import DataFormat
-from .seeds import SPLITS
+from .manifest import EPISODES, episode_file, read_info, why_malformed
 from .store import DataError, read_episode, read_facts, write_episodes
 
 __all__ = ["FORMAT", "Dataset", "abort_writer", "export", "locked", "write_json"]
 
 FORMAT = "mikasa/data/1"
 """The "format" entry of both JSON files."""
-BEGUN, MANIFEST, EPISODES = "collect.json", "manifest.json", "episodes"
+BEGUN, MANIFEST = "collect.json", "manifest.json"
 
 
 @contextlib.contextmanager
@@ -107,10 +106,10 @@ class Dataset:
                 raise DataError(
                     f"{path}: its format is {found!r}, not {FORMAT!r}; read it with the version that made it"
                 )
-            problem = _why_malformed(content, complete=name == MANIFEST)
+            problem = why_malformed(content, complete=name == MANIFEST)
             if problem is not None:
                 raise DataError(f"{path}: {problem}; restore the file, or collect the dataset anew")
-            info = _read_info(content["info"])
+            info = read_info(content["info"])
             return cls(folder, info, content["arguments"], content if name == MANIFEST else None)
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, DataError):
@@ -120,7 +119,7 @@ class Dataset:
     # ------------------------------------------------------------------ episodes
     def path(self, number: int) -> Path:
         """The file of the episode with the seed ``info.first_seed + number``."""
-        return self.folder / _episode_file(number)
+        return self.folder / episode_file(number)
 
     def recorded(self) -> dict[int, dict[str, Any]]:
         """What is known of the native episodes that are there, by number, in order; see `store.read_facts`.
@@ -235,7 +234,7 @@ class Dataset:
 
         def row(number: int) -> dict[str, Any]:
             known = {name: value for name, value in recorded[number].items() if name != "instruction"}
-            return known | ({"file": _episode_file(number)} if native else {})
+            return known | ({"file": episode_file(number)} if native else {})
 
         rows = [{"index": index, **row(number)} for index, number in enumerate(chosen)]
         content = {
@@ -318,11 +317,6 @@ class Dataset:
                 yield from sorted(path for path in folder.rglob("*") if os.path.isfile(path))
 
 
-def _episode_file(number: int) -> str:
-    """The name of an episode's file in the folder of the dataset."""
-    return f"{EPISODES}/{number:08d}.npz"
-
-
 def checksum(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
@@ -339,133 +333,6 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         "failures": sum(row["fail"] for row in rows),
         "steps": sum(row["length"] for row in rows),
     }
-
-
-_ROW = {
-    **dict.fromkeys(("seed", "length"), int),
-    **dict.fromkeys(("success", "fail", "terminated", "truncated"), bool),
-    "noise": (int, float),
-    "policy": str,
-}
-_INFO = {
-    **dict.fromkeys(("env_id", "obs_mode", "control_mode", "robot", "instruction", "policy", "split"), str),
-    **dict.fromkeys(("control_freq", "max_episode_steps", "first_seed"), int),
-    **dict.fromkeys(("env_kwargs", "versions", "names"), dict),
-    "cameras": list,
-    "noise": (int, float),
-    "only_success": bool,
-}
-_SUMMARY = dict.fromkeys(("episodes", "successes", "failures", "steps"), int)
-_BEGUN = {"info": dict, "arguments": dict}
-_MANIFEST = {
-    **_BEGUN,
-    **dict.fromkeys(("summary", "files"), dict),
-    **dict.fromkeys(("episodes", "left_out", "formats"), list),
-    "native": bool,
-    "command": str,
-}
-"""The entries of the JSON files that are used, and their types."""
-
-
-def _why_malformed(content: Mapping[str, Any], complete: bool) -> str | None:
-    """What a manifest (or, where not ``complete``, the file of a dataset that is begun) lacks; None if it is well formed."""
-    problem = _why_unfit(content, _MANIFEST if complete else _BEGUN, "it") or _why_unfit(content["info"], _INFO, "info")
-    if problem is not None:
-        return problem
-    problem = _why_unsafe(content["info"]) or _why_no_size(content["info"].get("image_size"))
-    if problem is not None:
-        return problem
-    if not complete:
-        return None
-    if not content["episodes"]:
-        return "it lists no episodes"
-    row = _ROW | ({"file": str} if content["native"] else {})
-    problems = itertools.chain(
-        [_why_unfit(content["summary"], _SUMMARY, "summary")],
-        (_why_unfit(entry, row | {"index": int}, f"episodes[{k}]") for k, entry in enumerate(content["episodes"])),
-        (_why_unfit(entry, row, f"left_out[{k}]") for k, entry in enumerate(content["left_out"])),
-        (
-            _why_unfit(entry, {"bytes": int, "sha256": str}, f"files[{name!r}]")
-            for name, entry in content["files"].items()
-        ),
-        map(_why_outside, content["files"]),
-        (None if isinstance(name, str) else f"formats has {name!r}, which is no name" for name in content["formats"]),
-    )
-    problem = next((problem for problem in problems if problem is not None), None)
-    return _why_misnamed(content) if problem is None and content["native"] else problem
-
-
-def _why_outside(name: str) -> str | None:
-    """Why a file of the manifest is none in the folder of the dataset; None if it is one."""
-    path = PurePosixPath(name)
-    if path.parts and not path.is_absolute() and ".." not in path.parts and "\0" not in name:
-        return None
-    return f"files has {_short(name)}, which must be a relative name without '..'"
-
-
-def _why_misnamed(content: Mapping[str, Any]) -> str | None:
-    """Which episode of a manifest names another file than its seed does; None if none does."""
-    for key in ("episodes", "left_out"):
-        for k, row in enumerate(content[key]):
-            wanted = _episode_file(row["seed"] - content["info"]["first_seed"])
-            if row["file"] != wanted:
-                return f"{key}[{k}] has the file {_short(row['file'])}, which must be {wanted}"
-    return None
-
-
-def _why_unsafe(info: Mapping[str, Any]) -> str | None:
-    """Why an entry could import a module or lead an export out of the dataset's folder; None if none could."""
-    if ":" in info["env_id"]:  # Gymnasium would import the module
-        return f"info has the env_id {_short(info['env_id'])}, which must be an ID without a module"
-    if not all(map(_is_file_name, info["env_id"].split("/"))):  # namespace/name
-        return f"info has the env_id {_short(info['env_id'])}, which must be an ID of Gymnasium's"
-    if info["split"] not in SPLITS:
-        return f"info has the split {_short(info['split'])}, which must be one of {', '.join(SPLITS)}"
-    for camera in info["cameras"]:
-        if not isinstance(camera, str) or not _is_file_name(camera):
-            return f"info has the camera {_short(camera)}, which must be a name without slashes"
-    return None
-
-
-def _why_no_size(size: Any) -> str | None:
-    """Why ``size`` is no height and width; None if it is, or if it is not known."""
-    pixels = size if isinstance(size, list) and len(size) == 2 else [size]
-    if size is None or (len(pixels) == 2 and all(type(each) is int and each > 0 for each in pixels)):
-        return None
-    return f"info has the image_size {_short(size)}, which must be a height and a width in pixels"
-
-
-def _is_file_name(name: str) -> bool:
-    """Whether a folder of this name lies where it is made."""
-    return bool(name) and not name.startswith(".") and not {*name} & {"/", "\\", "\0"}
-
-
-def _why_unfit(values: Any, wanted: Mapping[str, Any], where: str) -> str | None:
-    """Why ``values`` is no object with entries of the types ``wanted``; None if it is one."""
-    if not isinstance(values, dict):
-        return f"{where} must be an object, not {_short(values)}"
-    for name, kind in wanted.items():
-        if name not in values:
-            return f"{where} has no {name}"
-        value = values[name]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # True is an int in Python
-            return f"{where} has the {name} {_short(value)}, which is of the wrong type"
-    return None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-def _read_info(values: Mapping[str, Any]) -> DatasetInfo:
-    lists = {
-        "cameras": tuple(values["cameras"]),
-        "names": {key: tuple(names) for key, names in values["names"].items()},
-    }
-    if (size := values.get("image_size")) is not None:
-        lists["image_size"] = tuple(size)
-    return DatasetInfo(**{**values, **lists})
 
 
 def abort_writer(writer: EpisodeWriter) -> None:
