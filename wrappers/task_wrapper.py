@@ -33,7 +33,7 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
 
             if isinstance(env, gym.Env) and isinstance(env.unwrapped, WorkerEnv):
                 raise TypeError(
-                    f"{type(self).__name__} needs the simulation in this process, and {env!r} has it in others: make the "
+                    f"{type(self).__name__} needs the simulation in this process, but {env!r} runs it in workers: make the "
                     "environment without num_workers"
                 )
             raise TypeError(
