@@ -70,7 +70,11 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> LeRobotVectorEnv:
     """The vector environment around a `Toy`."""
     Toy.made = Toy.closed = 0
     vectors = {"agent_pos": (1,), "environment_state": (1,), "prompt": (1,)}
-    monkeypatch.setattr(lerobot, "describe_task", lambda *_, **__: TaskDescription(vectors, {}, (2,), 20, 4))
+    monkeypatch.setattr(
+        lerobot,
+        "describe_task",
+        lambda *_, **__: TaskDescription(vectors, {}, (2,), 20, 4, mikasa_robo.CATALOG[ID].instruction),
+    )
     monkeypatch.setattr(lerobot, "_make", lambda *_: Toy())
     return LeRobotVectorEnv(ID, 3, obs="joints")
 
@@ -197,6 +201,13 @@ def test_it_is_made_at_the_first_reset_and_again_after_close(toy: LeRobotVectorE
         toy.step(np.zeros((3, 2)))
 
 
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (3, 1), (4, 2)])
+def test_actions_of_another_shape_are_refused(toy: LeRobotVectorEnv, shape: tuple[int, ...]) -> None:
+    toy.reset()
+    with pytest.raises(ValueError, match=re.escape(f"actions have the shape {shape}: give (3, 2)")):
+        toy.step(np.zeros(shape))
+
+
 @pytest.mark.parametrize("name", ["reset_mask", "env_idx"])
 def test_some_environments_cannot_be_reset_alone(toy: LeRobotVectorEnv, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}.*all environments begin an episode together"):
@@ -228,6 +239,12 @@ def test_what_lerobot_asks_for_by_name(toy: LeRobotVectorEnv) -> None:
             lambda: LeRobotVectorEnv(ID, 2, obs="joints", control_mode="pd_joint_pos"),
             "control_mode='pd_joint_pos' takes actions outside of [-1, 1]: use a mode of deltas",
         ),
+        (
+            lambda: LeRobotVectorEnv(ID, 2, obs="joints", obs_mode="state"),
+            "obs_mode='state' is no argument of the task",
+        ),
+        (lambda: LeRobotVectorEnv(ID, 2, obs="joints", obs_layout="maniskill"), "observations are flat; leave it out"),
+        (lambda: LeRobotVectorEnv(ID, 2, obs="joints", render_mode="human"), "use frames"),
         (lambda: task_ids(f"{ID}, {ID}"), "names RememberColor3-v0 twice"),
         (lambda: task_ids("ShellGame-v0"), "no task with the ID 'ShellGame-v0'"),
     ],
@@ -284,7 +301,10 @@ def test_a_recorded_episode_is_played_again_to_the_bit(tmp_path: Path) -> None:
 
 def test_the_description_of_a_task_with_a_prompt() -> None:
     found = describe_task("RotateLenientPos-v0", "joints", sim_backend="physx_cpu_batched", max_episode_steps=7)
-    assert found == TaskDescription({"agent_pos": (25,), "prompt": (1,)}, {}, (8,), 20, 7)
+    assert found == TaskDescription({"agent_pos": (25,), "prompt": (1,)}, {}, (8,), 20, 7, found.instruction)
+    assert found.instruction == mikasa_robo.CATALOG["RotateLenientPos-v0"].instruction
+    other = describe_task("RotateLenientPos-v0", "joints", both_ways=True)
+    assert other.instruction == "", "another task than that of the ID, as `mikasa collect` has it"
     with pytest.raises(TypeError, match="no_such_argument"):
         describe_task("RotateLenientPos-v0", "joints", no_such_argument=1)
 
@@ -330,7 +350,7 @@ def test_the_hubs_file_makes_environments(monkeypatch: pytest.MonkeyPatch) -> No
     import types
 
     monkeypatch.setattr(
-        lerobot, "describe_task", functools.partial(lambda *_, **__: TaskDescription({}, {}, (8,), 20, 60))
+        lerobot, "describe_task", functools.partial(lambda *_, **__: TaskDescription({}, {}, (8,), 20, 60, ""))
     )
     module = runpy.run_path(str(ROOT / "integrations" / "lerobot_env_mikasa" / "env.py"))
     envs = module["make_env"](n_envs=2, use_async_envs=True)

@@ -135,6 +135,7 @@ def test_what_was_changed_since_training_plays_again(
         (lambda c: c.pop("versions"), "it has no versions"),
         (lambda c: c.update(format="other"), "its format is 'other'"),
         (lambda c: c.update(protocol="paper"), "protocol paper takes 3 runs"),
+        (lambda c: c.update(protocol="strict"), "its protocol is 'strict', not 'fixed' or 'paper'"),
         (lambda c: c["summary"]["return"].update(mean=math.nan), "its summary has return nan, and its episodes have"),
         (lambda c: better_by_less_than_its_error(c["summary"]["return"]), "its summary has return "),
         (
@@ -268,6 +269,16 @@ def test_a_single_episode_that_was_made_up_is_found(
         (lambda c: c.update(algorithm="mine"), "algorithm is mine in the file, and ppo-lstm in"),
         (lambda c: c["runs"][0].update(seed=7), "seed is 7 in the file, and 1 in"),
         (lambda c: c["runs"][0].update(training_steps=7), "training_steps is 7 in the file, and 0 in"),
+        (lambda c: c["runs"][0]["args"].update(seed=7), "args.seed is 7 in the file, and 1 in"),
+        (lambda c: c["runs"][0]["args"].update(variant="ours"), "args.variant is ours in the file, and None in"),
+        (lambda c: c["runs"][0]["args"].update(env_id="Hard-v0"), f"args.env_id is Hard-v0 in the file, and {ENV_ID}"),
+        (lambda c: c["runs"][0]["args"].update(init_from="a.pt"), "args.init_from is a.pt in the file, and None in"),
+        (lambda c: c["runs"][0]["args"].pop("env_id"), f" in the file, and {ENV_ID} in"),
+        (lambda c: c["runs"][0]["args"].update(luck=1), "args is of no training (ppo-lstm has no argument luck"),
+        (
+            lambda c: c["runs"][0].update(checkpoint=None, args={"env_id": ENV_ID, "memory": "none"}),
+            "args.memory is none in the file, and lstm in",
+        ),
     ],
 )
 def test_what_is_said_about_the_policy_is_compared_with_it(
@@ -292,7 +303,8 @@ def test_settings_are_compared_as_they_are_played(file: Path, tmp_path: Path) ->
     content = json.loads(file.read_text())
     content |= {"env_id": checkpoint.env_id, "algorithm": checkpoint.algorithm}
     content["settings"] |= {"env_kwargs": ["a=2", "b=1"], "obs": "objects"}
-    run = content["runs"][0] | {"checkpoint": None, "seed": checkpoint.args.seed}
+    served = {"env_id": checkpoint.env_id, "env_kwargs": ["a=2", "b=1"]}
+    run = content["runs"][0] | {"checkpoint": None, "seed": checkpoint.args.seed, "args": served}
     assert submit._differing(content, run, checkpoint) == []
     for obs in ("state", None):  # a served policy is evaluated with state by default
         content["settings"]["obs"] = obs
@@ -335,9 +347,15 @@ def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.C
     entry = {"name": "a", "date": "2026-01-31", "url": "https://example.org", "evaluation": changed(file, longer, True)}
     tampered = copy.deepcopy(entry)
     tampered["evaluation"]["summary"]["return"]["mean"] += 0.1  # type: ignore[index]
+    whole = changed(file, longer)
+    again = {**entry, "evaluation": sign({**whole, "command": "mikasa eval --out other.json"})}
+    whole["runs"][0]["sha256"] = "0" * 64
+    other = {**entry, "evaluation": sign(whole)}
     for entries, messages in (
         ([entry], []),
         ([entry, entry], ["entries[1]: its evaluation is that of entries[0]"]),
+        ([entry, again], ["entries[1]: its evaluation is that of entries[0]"]),
+        ([entry, other], []),
         ([entry, tampered], ["entries[1]: its content_sha256 is"]),
         ([{**entry, "evaluation": evaluation}], ["entries[0]: 12 episodes; play at least 100"]),
         ([{**entry, "date": "yesterday"}], ["entries[0]: its date is 'yesterday'"]),

@@ -322,6 +322,7 @@ def test_the_server_keeps_a_state_for_each_connection_and_refuses_what_does_not_
         (hostile, "the observations are '\\x1b[2J' (N, "),
         (hostile, "and 11 more; the policy wants"),
         (frames[0][:, 1:], "the policy wants"),
+        (frames[0].astype(np.float64) * 1e200, "observation has numbers that float32 cannot hold; send float32"),
     ):
         with connect(f"ws://127.0.0.1:{served}", proxy=None) as connection:
             connection.recv(timeout=5)
@@ -442,6 +443,42 @@ def test_bad_answers_end_the_evaluation(answer: bytes | str | None, message: str
         # on a busy machine an answer may be late; none never comes
         evaluate_remote(remote(port, tmp_path / "e.json", timeout=0.5 if answer is None else 60.0), make_factory=reach)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("stray", "message"),
+    [
+        (
+            pack({"actions": np.zeros((2, 1), np.float32)}),
+            r"a message of \d+ bytes came without a request; answer each",
+        ),
+        ("KeyError: 'image'", "reports an error: KeyError: 'image'"),
+    ],
+)
+def test_what_nobody_asked_for_is_no_answer(stray: bytes | str, message: str) -> None:
+    def handle(connection: Any) -> None:
+        connection.send(pack({}))
+        for _ in connection:
+            connection.send(pack({"actions": np.zeros((2, 1), np.float32)}))
+            connection.send(stray)
+
+    server = serve_websocket(handle, "127.0.0.1", 0, compression=None)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        policy = RemotePolicy("127.0.0.1", server.socket.getsockname()[1])
+        policy.bind(ActionLayout(1))
+
+        def play() -> None:
+            for _ in range(1000):  # what was sent may still be on its way
+                policy.act(torch.zeros(2, 3))
+                time.sleep(0.01)
+
+        with pytest.raises(RemotePolicyError, match=message):
+            play()
+    finally:
+        server.shutdown()
+        thread.join(10)
 
 
 @pytest.mark.parametrize(

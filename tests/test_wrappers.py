@@ -6,6 +6,7 @@ import itertools
 import math
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
+from gymnasium.utils.env_checker import check_env
 from mani_skill.utils.wrappers import CPUGymWrapper, RecordEpisode
 from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 from task_helpers import FAMILIES, Env, random_actions
@@ -639,6 +641,33 @@ def test_wrappers_work_within_the_unbatched_view_and_around_it() -> None:
     assert (pictures[0] == pictures[1]).all()
     assert (pictures[0] != GREY).any()
     base.close()
+
+
+def test_a_wrapped_environment_is_made_again_from_its_spec() -> None:
+    for wrap in (
+        w.StateOnlyTensorToDictWrapper,
+        w.RenderStepInfoWrapper,
+        lambda env: w.ObservationModeWrapper(env, "joints+oracle"),
+        lambda env: w.UnbatchWrapper(w.InitialZeroActionWrapper(env, 2)),
+    ):
+        env: Env = wrap(gym.make("RememberColor3-v0"))
+        again: Env = gym.make(env.spec)
+        assert type(again) is type(env)
+        seen, repeated = (each.reset(seed=3)[0] for each in (env, again))
+        if not isinstance(seen, dict):
+            seen, repeated = {"": seen}, {"": repeated}
+        assert seen.keys() == repeated.keys()
+        assert all(np.array_equal(seen[name], repeated[name]) for name in seen)
+        if isinstance(env, w.UnbatchWrapper):
+            assert again.get_wrapper_attr("n_initial_steps") == 2
+        env.close()
+        again.close()
+
+
+def test_the_unbatched_view_passes_gymnasiums_own_check() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as that the bounds of an observation are infinite
+        check_env(w.UnbatchWrapper(gym.make("RememberColor3-v0")), skip_render_check=True)
 
 
 # ---------------------------------------------------------------------- the paper's examples

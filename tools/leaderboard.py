@@ -24,6 +24,8 @@ FIRST_SEED = 2_000_000
 LEAST_EPISODES = 100
 """Fewest episodes of an entry of the leaderboard, unless it follows the paper's protocol."""
 PAPER_RUNS, PAPER_EPISODES = 3, 16
+PROTOCOLS = ("fixed", "paper")
+"""Those of `mikasa eval`."""
 ENTRIES: dict[str, type] = {
     "protocol": str,
     "env_id": str,
@@ -72,7 +74,10 @@ def find_problems(content: Mapping[str, Any]) -> list[str]:
         ]
     if problems := list(_missing(content, ENTRIES, "it")):
         return problems
-    problems = [*_seed_problems(content), *_settings_problems(content["settings"]), *_changed_problems(content)]
+    problems = []
+    if content["protocol"] not in PROTOCOLS:
+        problems.append(f"its protocol is {content['protocol']!r}, not {' or '.join(map(repr, PROTOCOLS))}")
+    problems += [*_seed_problems(content), *_settings_problems(content["settings"]), *_changed_problems(content)]
     if content.get("actions", MOST_LIKELY) not in (MOST_LIKELY, SAMPLED):
         problems.append(f"its actions are {content['actions']!r}, not {MOST_LIKELY!r} or {SAMPLED!r}")
     for number, run in enumerate(content["runs"]):
@@ -104,14 +109,24 @@ def find_leaderboard_problems(board: Mapping[str, Any]) -> list[str]:
             continue
         if evaluation["protocol"] != "paper" and evaluation["seeds"]["episodes"] < LEAST_EPISODES:
             problems.append(f"{where}: {evaluation['seeds']['episodes']} episodes; play at least {LEAST_EPISODES}")
-        if twin := seen.get(evaluation[CONTENT_HASH]):
+        played = _what_was_played(evaluation)
+        if twin := seen.get(played):
             problems.append(f"{where}: its evaluation is that of {twin}; leave one out")
-        seen.setdefault(evaluation[CONTENT_HASH], where)
+        seen.setdefault(played, where)
         try:
             date.fromisoformat(entry["date"])
         except ValueError:
             problems.append(f"{where}: its date is {entry['date']!r}; write it as 2026-01-31")
     return problems
+
+
+def _what_was_played(evaluation: Mapping[str, Any]) -> str:
+    """The same for two evaluations of the same policies that played the same task; by its hash where a policy has none."""
+    policies = [run.get("sha256") for run in evaluation["runs"]]
+    if None in policies:
+        return str(evaluation[CONTENT_HASH])
+    told = [evaluation.get(name) for name in ("protocol", "env_id", "settings", "actions")]
+    return json.dumps([sorted(policies), *told], sort_keys=True)
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -62,12 +62,19 @@ class CheckpointPolicy:
             found = {name: array.shape[1:] for name, array in arrays.items()}
             if found != wanted:
                 raise MessageError(f"the observations are {_describe(found)}; the policy wants {_describe(wanted)}")
-        tensors = {name: _tensor(array).to(self._device) for name, array in arrays.items()}
+        tensors = {name: _tensor(name, array).to(self._device) for name, array in arrays.items()}
         return tensors if isinstance(observation, dict) else tensors[""]
 
 
-def _tensor(array: Array) -> Tensor:
-    return torch.from_numpy(array.astype(np.float32) if array.dtype.kind == "f" else array)
+def _tensor(name: str, array: Array) -> Tensor:
+    if array.dtype.kind != "f":
+        return torch.from_numpy(array)
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32)
+    if not np.isfinite(numbers).all():  # they are finite as they came
+        path = f"observation {name!r:.80}" if name else "observation"
+        raise MessageError(f"{path} has numbers that float32 cannot hold; send float32")
+    return torch.from_numpy(numbers)
 
 
 def _describe(shapes: dict[str, tuple[int, ...]]) -> str:

@@ -240,9 +240,27 @@ def _differing(content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: A
             # The evaluation of a served policy may have them spelt out, or as a default of its own.
             told, ours = _played_obs(told, checkpoint)
         pairs.append((name, told, ours))
+    pairs += _pairs_of_arguments(content, run, checkpoint)
     return [
         f"{name} is {told} in the file, and {ours} in {checkpoint.path}" for name, told, ours in pairs if told != ours
     ]
+
+
+def _pairs_of_arguments(
+    content: Mapping[str, Any], run: Mapping[str, Any], checkpoint: Any
+) -> list[tuple[str, Any, Any]]:
+    """Name and value of each training argument, in the file and in the checkpoint; `mikasa report` names agents by them."""
+    from mikasa_robo.baselines.arguments import ArgumentError
+
+    told, ours = dict(run["args"]), json.loads(json.dumps(checkpoint.args.to_dict()))
+    if run.get("checkpoint") is None:  # of a served policy, with no more than the task that was played
+        ours |= {"env_id": content["env_id"], "env_kwargs": content["settings"]["env_kwargs"]}
+        return [(f"args.{name}", value, ours.get(name)) for name, value in told.items()]
+    try:
+        told = json.loads(json.dumps(type(checkpoint.args).from_dict(told).to_dict()))
+    except (ArgumentError, TypeError, ValueError) as error:
+        return [("args", f"of no training ({error})", "of one")]
+    return [(f"args.{name}", told[name], value) for name, value in ours.items()]
 
 
 def _played_obs(told: str | None, checkpoint: Any) -> tuple[str | None, str | None]:

@@ -31,6 +31,7 @@ class CameraShutdownWrapper(TaskWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], n_initial_steps: int = 19) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, n_initial_steps=n_initial_steps)
         self.n_initial_steps = whole_number("n_initial_steps", n_initial_steps)
         super().__init__(env)
         if not _has_images(self.task._init_raw_obs):

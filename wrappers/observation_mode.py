@@ -32,6 +32,7 @@ class ObservationModeWrapper(TaskWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], obs_mode: str) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, obs_mode=obs_mode)
         super().__init__(env)
         if not parse_modes(obs_mode).parts:
             raise ValueError(

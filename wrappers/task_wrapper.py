@@ -12,10 +12,12 @@ from mikasa_robo.core.env import MemoryEnv
 __all__ = ["TaskWrapper"]
 
 
-class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
+class TaskWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """A wrapper of a batched MIKASA task, or of other wrappers of one.
 
-    A subclass that needs only what every ManiSkill task has sets ``base_class`` to ``BaseEnv``.
+    A subclass that needs only what every ManiSkill task has sets ``base_class`` to ``BaseEnv``. A subclass with arguments of
+    its own first passes them to ``gym.utils.RecordConstructorArgs.__init__``. Then ``gymnasium.make(env.spec)`` makes the
+    same environment again.
 
     Args:
         env: a task as ``gymnasium.make`` returns it, with any number of environments.
@@ -39,6 +41,7 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any]):
             raise TypeError(
                 f"{type(self).__name__} wraps {kind} tasks, such as gymnasium.make('RememberColor3-v0'), not {env!r}"
             )
+        gym.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
 
     @property

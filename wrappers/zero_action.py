@@ -33,6 +33,7 @@ class InitialZeroActionWrapper(TaskWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], n_initial_steps: int = 1) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, n_initial_steps=n_initial_steps)
         self.n_initial_steps = whole_number("n_initial_steps", n_initial_steps)
         super().__init__(env)
 

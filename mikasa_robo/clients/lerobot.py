@@ -36,6 +36,14 @@ RAW_NAMES = {"observation.state": "agent_pos", "observation.environment_state": 
 """What LeRobot calls parts of an observation before `preprocess_observation` has given them the names of policies."""
 
 
+RESERVED = {
+    "obs_mode": "use obs",
+    "obs_layout": "observations are flat; leave it out",
+    "render_mode": "use frames",
+}
+"""Arguments of the task that `LeRobotVectorEnv` chooses, and what to do instead."""
+
+
 @dataclass(frozen=True)
 class TaskDescription:
     """What an environment of one task observes and takes, without the axis of the batch."""
@@ -49,6 +57,8 @@ class TaskDescription:
     fps: int
     """Control steps in a second."""
     max_episode_steps: int
+    instruction: str
+    """The task in one English sentence; empty where arguments make it another task than the one of its ID."""
 
 
 def task_ids(names: str) -> list[str]:
@@ -77,6 +87,9 @@ def describe_task(task: str, obs: str = "rgb+joints", **kwargs: Any) -> TaskDesc
     """
     checked_obs(obs)
     mikasa_robo.find_task(task)
+    for name, instead in RESERVED.items():
+        if name in kwargs:
+            raise ValueError(f"{name}={kwargs[name]!r} is no argument of the task here: {instead}")
     return _describe(task, obs, json.dumps(kwargs, sort_keys=True))
 
 
@@ -102,6 +115,7 @@ def _describe(task: str, obs: str, kwargs: str) -> TaskDescription:
             action=actions.shape,
             fps=int(env.get_wrapper_attr("control_freq")),
             max_episode_steps=env.get_wrapper_attr("_max_episode_steps"),
+            instruction=env.get_wrapper_attr("instruction"),
         )
     finally:
         env.close()
@@ -187,7 +201,7 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
             )
         self.description = describe_task(task, obs, **kwargs)
         self.task = task
-        self.task_description: str = mikasa_robo.find_task(task).instruction
+        self.task_description: str = self.description.instruction
         self._max_episode_steps = self.description.max_episode_steps
         render_mode = "rgb_array" if self.frames == "rgb_array" else None
         self._make_env = functools.partial(_make, task, num_envs, obs, render_mode, num_workers, kwargs)
@@ -240,9 +254,15 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: before the first reset, or after `close`.
+            ValueError: the actions have another shape.
         """
         if self._env is None:
             raise ResetNeeded("step before reset: call reset first, also after close")
+        actions = np.asarray(actions, np.float32)
+        if actions.shape != self.action_space.shape:  # NumPy would spread a smaller one over all environments
+            raise ValueError(
+                f"actions have the shape {actions.shape}: give {self.action_space.shape}, one row an environment"
+            )
         over = self._terminated | self._truncated
         if self._drawn is not None and (over & ~self._drawn[1]).any() and not over.all():
             self.render()  # keeps the end of an episode, which is gone once the others go on
@@ -250,7 +270,7 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
         success, fail, reward = nothing, nothing, np.zeros(self.num_envs, np.float32)
         if not over.all():
             # An action that is not a number would be refused, also that of a frozen environment.
-            actions = np.where(over[:, None], np.float32(0), np.asarray(actions, np.float32))
+            actions = np.where(over[:, None], np.float32(0), actions)
             obs, rewards, terminated, truncated, info = self._env.step(torch.as_tensor(actions, device=self._device))
             self._obs = _where(over, self._obs, self._convert(obs))
             reward = np.where(over, np.float32(0), _array(rewards).astype(np.float32))

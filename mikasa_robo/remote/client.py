@@ -151,6 +151,7 @@ class RemotePolicy:
             "episode_start": np.full(n, self._starts),
         }
         try:
+            self._refuse_unasked()
             self._send(pack(request))
             answer = read_actions(self._receive("answer"), (n, self._action.dim), self._action.sizes)
         except MessageError as error:
@@ -166,6 +167,16 @@ class RemotePolicy:
     def close(self) -> None:
         """Close the connection."""
         self._open.close()
+
+    def _refuse_unasked(self) -> None:
+        """What came without a request would be taken for the next answer, and all later actions would be a step late."""
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(TimeoutError, ConnectionClosed):  # a closed connection is told by what comes next
+            frame = self._connection.recv(timeout=0)
+            if isinstance(frame, bytes):
+                raise MessageError(f"a message of {len(frame)} bytes came without a request; answer each request once")
+            raise self._reported(frame)
 
     def _send(self, frame: bytes) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -190,9 +201,13 @@ class RemotePolicy:
         except ConnectionClosed as error:
             raise self._lost(error) from error
         if isinstance(frame, str):
-            told = printable(textwrap.shorten(frame.strip().splitlines()[-1] if frame.strip() else "nothing", 400))
-            raise RemotePolicyError(f"{self.name} reports an error: {told}; mend the server, or what is sent to it")
+            raise self._reported(frame)
         return unpack(frame)
+
+    def _reported(self, text: str) -> RemotePolicyError:
+        """The error for what a server says in a text frame."""
+        told = printable(textwrap.shorten(text.strip().splitlines()[-1] if text.strip() else "nothing", 400))
+        return RemotePolicyError(f"{self.name} reports an error: {told}; mend the server, or what is sent to it")
 
     def _lost(self, error: Any) -> RemotePolicyError:
         """The error for a connection that is closed, with the reason that either side gave."""
