@@ -30,7 +30,8 @@ class ImitationArgs(MemoryArgs):
     num_steps: int = 60
     """Steps of each environment in one rollout. Episodes may go on from one rollout to the next."""
     stagger_groups: int = 1
-    """As in PPO, but 1: whole episodes are learnt from, so it does no harm if all are at the same step."""
+    """Number of groups whose first episodes are cut short at different steps. 1 is enough here, because whole episodes are
+    learnt from."""
     train_to_horizon: bool = False
     """Training episodes go on after a success. The expert has nothing more to say then."""
     learning_rate: float = 1e-3
@@ -143,7 +144,7 @@ class ImitationArgs(MemoryArgs):
 
 @dataclass
 class DAggerArgs(ImitationArgs):
-    """Train on the expert's labels along the student's own way (DAgger)."""
+    """The student acts, and learns the expert's action in each state that it visits (DAgger)."""
 
     algorithm: ClassVar[str] = "dagger"
 

@@ -238,7 +238,7 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     num_minibatches: int = 8
     """Minibatches in an epoch, each of whole rollouts of some of the environments; must divide num_envs."""
     gamma: float = 0.99
-    """Discount. What a memory is good for comes late."""
+    """Discount factor. It is high because remembering pays late in an episode."""
     gae_lambda: float = 0.95
     """Trace decay of the advantage estimate."""
     memory: MemoryName = "lstm"

@@ -19,7 +19,7 @@ LOG_STD_RANGE = -10.0, 2.0
 
 @dataclass
 class SACArgs(CommonArgs):
-    """Train SAC off policy, if asked for with transitions of an expert in each minibatch (RLPD)."""
+    """Train SAC, off policy. With --expert-steps or --dataset each minibatch also has transitions of an expert (RLPD)."""
 
     algorithm: ClassVar[str] = "sac"
     default_obs: ClassVar[str] = "state"

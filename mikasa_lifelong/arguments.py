@@ -53,7 +53,7 @@ class RunArgs:
     max_grad_norm: float = 100.0
     """Gradients are clipped to this norm."""
     checkpoints: int = 5
-    """So often the current task is evaluated within its stage, besides before its first step."""
+    """Number of evaluations of the current task during its stage, besides the one before its first step."""
     episodes: int | None = None
     """Episodes, or test items, of an evaluation; by default all that the task has."""
     select: Literal["last", "best"] = "last"
@@ -66,13 +66,15 @@ class RunArgs:
     timed_forwards: int = 1000
     """Forwards of the measurement of inference time."""
     strength: float | None = None
-    """Weight of the penalty of l2, ewc, ewc-online and hispo."""
+    """Weight of the penalty of l2, ewc, ewc-online and hispo. This option and the next ones are by default those of the
+    learner, which `mikasa lifelong list` shows."""
     fisher: Literal["example", "minibatch"] | None = None
     """ewc, ewc-online: squared gradients of single examples or of whole batches."""
     fisher_samples: int | None = None
     """ewc, ewc-online: examples that the Fisher information is estimated from, at most."""
     fisher_update: Literal["mean", "sum"] | None = None
-    """ewc-online: running mean with a penalty of one half, or the sum without the half that LIBERO's release has."""
+    """ewc-online: mean is a running mean, and the penalty has the factor 1/2. sum is a sum without this factor, as in
+    LIBERO's release."""
     gamma: float | None = None
     """ewc-online: how much of the old Fisher information stays."""
     capacity: int | None = None

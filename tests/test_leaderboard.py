@@ -75,7 +75,7 @@ def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsy
     assert content_hash(dict(reversed(content.items()))) == content[CONTENT_HASH]
     assert find_problems(content) == []
     assert main(["check", str(file), "--episodes", "4"]) == 0
-    assert "of 1 policies were played again; as it says" in capsys.readouterr().out
+    assert "of 1 policy were played again; as it says" in capsys.readouterr().out
     assert main(["check", str(file), "--episodes", "0"]) == 0
     assert "nothing was played again; as it says" in capsys.readouterr().out
     assert main(["show", str(file)]) == 0
@@ -191,7 +191,7 @@ def test_of_a_task_of_maniskill_whole_rounds_are_played_again(
     for chosen in ([1], [4], [0, 3]):
         monkeypatch.setattr("random.sample", lambda population, k, chosen=chosen: chosen)
         assert main(["check", str(out), "--episodes", str(len(chosen))]) == 0, capsys.readouterr().out
-        assert f"episodes {', '.join(map(str, chosen))} of 1 policies" in capsys.readouterr().out
+        assert f"episodes {', '.join(map(str, chosen))} of 1 policy" in capsys.readouterr().out
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps(changed(out, lambda c: c.update(num_envs=10**9), signed=True)))
     assert main(["check", str(forged)]) == 2

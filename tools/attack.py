@@ -51,9 +51,9 @@ class Args:
     env_id: tuple[str, ...]
     """The tasks to attack, as in `mikasa list`, or all; module:ID for a task of your own with an expert."""
     attacker: tuple[Literal["ppo", "dagger"], ...] = ("ppo", "dagger")
-    """ppo learns from the reward, dagger from the labels of a teacher on its own way."""
+    """ppo learns from the reward. dagger acts itself and learns its teacher's action in each state that it visits."""
     teacher: tuple[str, ...] = ("expert", "posture")
-    """The teachers of dagger, an attacker each: policies of `mikasa expert`. expert knows the cue, so a student without
+    """Teachers of dagger, policies of `mikasa expert`; each gives one attacker. expert knows the cue, so a student without
     memory can only average what it does; posture writes the cue into its body, which a student can learn too."""
     arm: Literal["held", "free"] = "held"
     """held keeps the arm still until the response phase, so that no posture holds the cue. Tasks in which the arm is

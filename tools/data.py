@@ -64,7 +64,7 @@ class Replay:
 
 @dataclass
 class Export:
-    """Write a dataset in another format, to a folder in its own."""
+    """Write a dataset in another format, to a new folder inside of its own."""
 
     folder: tyro.conf.Positional[Path]
     """The folder of the dataset."""

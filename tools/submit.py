@@ -206,7 +206,8 @@ def replay(
             problems += [f"runs[{number}], episode {k}: {text}" for text in _compare(run["episodes"], k, outcomes[k])]
     if not played:
         return problems, "nothing was played again"
-    return problems, f"episodes {', '.join(map(str, chosen))} of {played} policies were played again"
+    policies = f"{played} {'policy' if played == 1 else 'policies'}"
+    return problems, f"episodes {', '.join(map(str, chosen))} of {policies} were played again"
 
 
 def _batch_size(content: Mapping[str, Any], file: Path) -> int:
