@@ -55,7 +55,8 @@ def make_env(
 
     Returns:
         What ``gymnasium.make`` returns: actions, observations, rewards and flags carry a leading axis of ``num_envs``.
-        With workers, a `mikasa_robo.workers.env.WorkerEnv`, which has the same interface.
+        With workers, a `mikasa_robo.workers.env.WorkerEnv`: spaces, `reset`, `step`, `render` and saved states are the
+        same, and what it has of the task's other attributes are those that it names. The simulation is in the workers.
 
     Raises:
         ValueError: there is no task with this ID, or an argument cannot be used, such as a GPU backend with workers. No

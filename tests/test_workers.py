@@ -138,7 +138,17 @@ def test_it_looks_like_one_process(pair: Pair) -> None:
     vec, one = pair
     task = one.unwrapped
     assert vec.unwrapped is vec
-    names = ("num_envs", "device", "horizon", "instruction", "reconfiguration_freq", "control_freq", "control_mode")
+    names = (
+        "num_envs",
+        "device",
+        "horizon",
+        "instruction",
+        "reconfiguration_freq",
+        "control_freq",
+        "control_mode",
+        "obs_layout",
+        "arm",
+    )
     for name in (*names, "observation_space", "single_observation_space", "action_space", "single_action_space"):
         assert getattr(vec, name) == getattr(task, name), name
     assert vec.num_workers == 2

@@ -54,6 +54,10 @@ class WorkerEnv(gym.Env[Any, Any]):
     single_action_space: gym.Space[Any]
     horizon: int
     """Length of an episode in control steps."""
+    arm: str
+    """"free", or "held": the arm does not move before the response phase."""
+    on_mistake: str
+    """"fail": a mistake ends the episode; or "ignore"."""
     instruction: str
     """The task in one English sentence."""
     reconfiguration_freq: int
