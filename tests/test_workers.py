@@ -564,7 +564,7 @@ def test_an_error_of_the_constructor_is_raised_as_it_is(broken_id: str) -> None:
     with pytest.raises(LookupError, match="broken from the start") as error:
         make_workers(2, 1, broken_id, breaks_at_once=True)
     assert "in __init__" in str(error.value.__cause__)
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= set(before), "others may end meanwhile"
 
 
 @pytest.mark.slow
