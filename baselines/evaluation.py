@@ -35,6 +35,7 @@ __all__ = [
     "evaluate",
     "film",
     "find_horizon",
+    "in_eval_mode",
     "join_outcomes",
     "plan_evaluations",
     "play_rounds",
@@ -154,6 +155,27 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def in_eval_mode(network: Any) -> Iterator[None]:
+    """Run a block with a network in eval mode: no dropout, and batch normalisation learns nothing.
+
+    Afterwards each part is in its own former mode: one that is never to be trained may have been in eval mode before.
+
+    Args:
+        network: a `torch.nn.Module`; nothing happens to anything else.
+    """
+    modes = {part: part.training for part in network.modules()} if isinstance(network, torch.nn.Module) else {}
+    if modes:
+        network.eval()
+    try:
+        yield
+    finally:
+        if modes:
+            network.train(modes[network])
+        for part, mode in modes.items():
+            part.training = mode
 
 
 @dataclass(frozen=True)

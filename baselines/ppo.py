@@ -6,6 +6,7 @@ PPO is Schulman et al., 2017, arXiv 1707.06347.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -40,6 +41,8 @@ __all__ = [
     "value_loss",
     "value_unit",
 ]
+
+log = logging.getLogger(__name__)
 
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 """Bounds of the adaptive learning rate."""
@@ -85,6 +88,12 @@ class PPO:
         for option in args.asked_of_network().values():
             if option not in getattr(network, "ppo_options", ()):
                 raise ArgumentError(f"--network {args.network_name} does not take {option}; leave one of them out")
+        if kind := layer_that_varies(network):
+            log.warning(
+                "%s in the network: the log-probabilities of PPO's update differ from those of the rollout before the first "
+                "gradient step; use LayerNorm, or no dropout",
+                kind,
+            )
         apart = [
             *(["--separate-grad-norms"] if args.separate_grad_norms else []),
             *(["--value-warmup-steps"] if args.value_warmup_steps else []),
@@ -127,6 +136,16 @@ class PPO:
             self.network.limit_log_std((1 - progress) * args.init_log_std + progress * args.final_log_std)
         if args.anneal_lr and args.lr_schedule == "linear":
             self.optimizer.param_groups[0]["lr"] = args.learning_rate * (1.0 - progress)
+
+
+def layer_that_varies(network: Any) -> str | None:
+    """The class of a layer with which the outputs in train mode are not a function of the inputs alone; None without one."""
+    for layer in network.modules():
+        dropout = getattr(layer, "p" if isinstance(layer, nn.modules.dropout._DropoutNd) else "dropout", 0.0)
+        drops = isinstance(dropout, float) and dropout > 0.0  # of torch's recurrent and attention layers, too
+        if drops or isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            return type(layer).__name__
+    return None
 
 
 def minibatches(count: int, args: PPOArgs, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:

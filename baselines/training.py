@@ -27,7 +27,7 @@ from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
 from .distributed import DistContext
 from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_with
-from .evaluation import Evaluation, EvaluationPlan, evaluate, film, plan_evaluations, torch_threads
+from .evaluation import Evaluation, EvaluationPlan, evaluate, film, in_eval_mode, plan_evaluations, torch_threads
 from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .policy_network import PolicyNetwork
@@ -183,7 +183,8 @@ def _train(
     if args.video:
         video, policy = run_dir / "video.mp4", run.algorithm.eval_policy()
         first_seed = args.final_eval_seed
-        film(policy, env_factory, video, episodes=args.video_episodes, first_seed=first_seed, device=run.device)
+        with in_eval_mode(run.network):
+            film(policy, env_factory, video, episodes=args.video_episodes, first_seed=first_seed, device=run.device)
     log.info("done in %.0f s: %s", time.monotonic() - start, run_dir)
     return result
 
@@ -350,7 +351,8 @@ class _Run:
     def evaluate(self, first_seed: int, episodes: int) -> Evaluation:
         """Play the policy in the episodes from ``first_seed`` on."""
         policy = self.algorithm.eval_policy()
-        return evaluate(policy, self.eval_env, episodes=episodes, first_seed=first_seed, device=self.device)
+        with in_eval_mode(self.network):  # as `mikasa eval` plays it
+            return evaluate(policy, self.eval_env, episodes=episodes, first_seed=first_seed, device=self.device)
 
     def evaluate_and_save(self) -> dict[str, float]:
         """Evaluate and save the policy, also as the best one if it is; returns figures for the log."""

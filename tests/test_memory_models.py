@@ -13,13 +13,15 @@ import pytest
 import torch
 from test_ppo_lstm import clocks
 
-from mikasa_robo.baselines import ppo_lstm
+from mikasa_robo.baselines import ppo_lstm, training
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy
+from mikasa_robo.baselines.evaluation import in_eval_mode
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import MEMORIES, Memory, State, make_memory
 from mikasa_robo.baselines.memory.base import episode_ages
 from mikasa_robo.baselines.memory.scan import linear_scan, log_scan
 from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.ppo import layer_that_varies
 from mikasa_robo.baselines.registry import RegistryError
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
@@ -440,6 +442,69 @@ def test_the_documented_memory_of_ones_own_trains_resumes_and_is_evaluated(
     assert json.loads((run / "final_eval.json").read_text())["training_steps"] == 128
     MEMORIES.pop(documented)
     sys.modules.pop("my_memories")
+
+
+def test_an_evaluation_is_in_eval_mode_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With dropout and batch normalisation the final evaluation is that of `mikasa eval`; the rest of a run is trained."""
+    run, seen, modes = tmp_path / "run", [], []
+    played = training.evaluate
+
+    def evaluate(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        before = {name: value.clone() for name, value in policy.network.state_dict().items()}
+        found = played(policy, *args, **kwargs)
+        seen.append(all(torch.equal(value, before[name]) for name, value in policy.network.state_dict().items()))
+        assert not any(part.training for part in policy.network.modules())
+        return found
+
+    update = ppo_lstm.update
+
+    def watched_update(network: Any, *args: Any) -> Any:
+        modes.append(all(part.training for part in network.modules()))
+        return update(network, *args)
+
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(ppo_lstm, "update", watched_update)
+    own = ["--memory", "odd_memories:Dropping", "--memory-size", "8"]
+    assert cli.main(["train", "ppo", *SMALL, *own, "--eval-every", "64", "--run-dir", str(run)]) == 0
+    assert seen == [True, True, True], "two evaluations during training, and the final one"
+    assert modes == [True, True]
+    assert "BatchNorm1d in the network: the log-probabilities of PPO's update differ" in caplog.text
+    out = tmp_path / "e.json"
+    words = ["eval", "--checkpoint", str(run), "--episodes", "2", "--num-envs", "2", "--out", str(out)]
+    assert cli.main([*words, "--memory", "odd_memories:Dropping"]) == 0
+    final = json.loads((run / "final_eval.json").read_text())["final"]
+    assert json.loads(out.read_text())["summary"]["return"]["mean"] == final["return"]
+
+
+def test_each_part_of_a_network_gets_its_mode_back() -> None:
+    network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout())
+    network[0].eval()
+    with in_eval_mode(network):
+        assert not any(part.training for part in network.modules())
+    assert [part.training for part in network.modules()] == [True, False, True]
+    with pytest.raises(KeyError), in_eval_mode(network):
+        raise KeyError
+    assert [part.training for part in network.modules()] == [True, False, True]
+    with in_eval_mode("a policy of somebody else's"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("layer", "found"),
+    [
+        (torch.nn.Dropout(0.1), "Dropout"),
+        (torch.nn.Dropout(0.0), None),
+        (torch.nn.BatchNorm2d(3), "BatchNorm2d"),
+        (torch.nn.GRU(3, 3, 2, dropout=0.1), "GRU"),
+        (torch.nn.MultiheadAttention(4, 2, dropout=0.1), "MultiheadAttention"),
+        (torch.nn.MultiheadAttention(4, 2), None),
+        (torch.nn.LayerNorm(3), None),
+    ],
+)
+def test_layers_with_which_ppo_does_not_compute_what_it_recorded(layer: torch.nn.Module, found: str | None) -> None:
+    assert layer_that_varies(torch.nn.Sequential(torch.nn.Linear(3, 3), layer)) == found
 
 
 @pytest.mark.parametrize(
