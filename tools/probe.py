@@ -129,6 +129,7 @@ def probe(
 
     Raises:
         OptionError: ``at`` or ``every`` is beyond the episode.
+        StateSizeError: the size of the policy's state changes within an episode.
     """
     from mikasa_robo.baselines.evaluation import torch_threads
 
@@ -371,7 +372,7 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
     from .checkpoint import make_policy, why_unfit
     from .playing import CheckpointPlayer, make_player_env
     from .probe_figure import draw
-    from .probe_play import has_state, policy_act
+    from .probe_play import StateSizeError, has_state, policy_act
 
     checkpoint = check(args)
     player = CheckpointPlayer(checkpoint.path)
@@ -392,15 +393,18 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
         network = player.network.to(env.unwrapped.device)
         if problem := why_unfit(network, env):
             raise OptionError(f"{checkpoint.path} does not fit {checkpoint.env_id} {problem}")
-        recurrent = has_state(network)
-        subject = Subject(
-            checkpoint.algorithm,
-            env,
-            network if recurrent else None,
-            lambda: policy_act(make_policy(checkpoint, network), network.device),
-            lambda arm: make_env(arm=arm),
-        )
-        found = probe(subject, episodes=args.episodes, at=args.at, every=args.every)
+        try:
+            recurrent = has_state(network, env.reset(seed=FIRST_SEED)[0])
+            subject = Subject(
+                checkpoint.algorithm,
+                env,
+                network if recurrent else None,
+                lambda: policy_act(make_policy(checkpoint, network), network.device),
+                lambda arm: make_env(arm=arm),
+            )
+            found = probe(subject, episodes=args.episodes, at=args.at, every=args.every)
+        except StateSizeError as error:
+            raise OptionError(f"--checkpoint {checkpoint.path} cannot be probed: {error}") from error
     content = {
         "format": PROBE_FORMAT,
         "env_id": checkpoint.env_id,
