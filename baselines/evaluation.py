@@ -209,6 +209,7 @@ def evaluate(
         device: where ``policy`` wants its observations.
 
     Raises:
+        NaNPolicyError: the network of the policy gives NaN.
         RuntimeError: an episode is not over at the environment's time limit.
     """
     outcomes: dict[int, Outcome] = {}
@@ -285,7 +286,7 @@ def _outcomes(totals: EpisodeTotals, chosen: Sequence[int], running: Tensor) -> 
 def _play(
     policy: Policy, env: gym.Env[Any, Any] | GymnasiumVectorEnv, seeds: list[int], device: torch.device
 ) -> Iterator[Step]:
-    """One episode in each environment, with its seed."""
+    """One episode in each environment, with its seed. Raises NaNPolicyError where the network gives NaN."""
     unwrapped: Any = env.unwrapped
     policy.on_episode_start()
     if (seed_episodes := getattr(policy, "seed_episodes", None)) is not None:
@@ -294,7 +295,9 @@ def _play(
     def act(obs: Obs, info: dict[str, Any]) -> Tensor:
         return policy.act(map_tensors(lambda x: x.to(device), obs)).to(unwrapped.device)
 
-    return play_episodes(env, act, seeds, find_horizon(env))
+    yield from play_episodes(env, act, seeds, find_horizon(env))
+    if (require_no_nan := getattr(policy, "require_no_nan", None)) is not None:
+        require_no_nan()
 
 
 def record_video(

@@ -44,6 +44,8 @@ class Policy(Protocol):
 
     A policy that draws random numbers may also have a method ``seed_episodes(seeds)``. It is called after
     `on_episode_start` with the seeds (N,) of the episodes, so that an episode does not depend on the others of its batch.
+    One whose numbers are on a GPU may have a method ``require_no_nan()``, which is called after each batch of episodes and
+    raises `networks.NaNPolicyError`.
     """
 
     def on_episode_start(self) -> None:

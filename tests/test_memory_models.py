@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import odd_memories
 import pytest
 import torch
 from test_ppo_lstm import clocks
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mikasa_robo import tensors
 from mikasa_robo.baselines import ppo_lstm, training
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy
 from mikasa_robo.baselines.evaluation import in_eval_mode
@@ -20,9 +23,9 @@ from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import MEMORIES, Memory, State, make_memory
 from mikasa_robo.baselines.memory.base import episode_ages
 from mikasa_robo.baselines.memory.scan import linear_scan, log_scan
-from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.networks import NaNPolicyError, NetworkPolicy, RecurrentActorCritic
 from mikasa_robo.baselines.ppo import layer_that_varies
-from mikasa_robo.baselines.registry import RegistryError
+from mikasa_robo.baselines.registry import RegistryError, use_memory
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
 
@@ -489,6 +492,68 @@ def test_each_part_of_a_network_gets_its_mode_back() -> None:
     assert [part.training for part in network.modules()] == [True, False, True]
     with in_eval_mode("a policy of somebody else's"):
         pass
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_policy_that_gives_nan_has_no_score(
+    waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Actions are discrete, so that they do not show it. With ``waits`` it is found at the end, as on a GPU."""
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", -1)
+    run, out, own = tmp_path / "run", tmp_path / "e.json", ["--memory", "odd_memories:NaN"]
+    assert cli.main(["train", "ppo", *SMALL, *own, "--memory-size", "8", "--run-dir", str(run)]) == 0
+    monkeypatch.setattr(tensors, "reads_wait", lambda device: waits)
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 3)
+    capsys.readouterr()
+    words = ["eval", "--checkpoint", str(run), *own, "--episodes", "2", "--out", str(out)]
+    for more in ([], ["--sample-actions"]):
+        assert cli.main([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert error.splitlines()[-1].startswith(
+            f"{run / 'checkpoint.pt'}: the network gives NaN at step 3 of the episodes"
+        )
+        assert "use an earlier checkpoint" in error
+    assert not out.exists()
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 100)
+    assert cli.main(words) == 0
+
+
+def test_an_evaluation_of_nan_ends_a_run_as_a_diverged_loss_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = training.evaluate
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(odd_memories.NaN, "broken_at", 0)
+        return played(*args, **kwargs)
+
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", -1)
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    own = ["--memory", "odd_memories:NaN", "--memory-size", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ppo", *SMALL, *own]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("the policy: the network gives NaN at step 0 of the episodes")
+    assert "a smaller --learning-rate" in error
+
+
+def test_on_a_gpu_no_step_reads_whether_the_network_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert func.overloadpacket.__name__ not in ("_local_scalar_dense", "is_nonzero")
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(tensors, "reads_wait", lambda device: True)
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 1)
+    use_memory("odd_memories:NaN")
+    network = RecurrentActorCritic(5, 8, (8,), 8, (8,), memory="odd_memories:NaN")
+    policy = NetworkPolicy(network)
+    with Reads():
+        for _ in range(3):
+            policy.act(torch.ones(2, 5))
+    with pytest.raises(NaNPolicyError, match="at step 1 of"):
+        policy.require_no_nan()
+    policy.on_episode_start()
+    policy.require_no_nan()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import odd_memories
 import pytest
 import torch
 from probe_policies import PosturePolicy, SkilledPolicy
@@ -564,6 +565,19 @@ def test_a_state_that_grows_later_is_refused_where_it_does(env: Any) -> None:
 
     with pytest.raises(StateSizeError, match=r"the part 'seen' .* before step \d+ and"):
         successes(env, Grows(env))
+
+
+def test_a_policy_that_gives_nan_is_refused(
+    env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 2)
+    use_memory("odd_memories:NaN")
+    out, file = tmp_path / "probe.json", save_recurrent(tmp_path / "nan.pt", env, "odd_memories:NaN")
+    words = ["--episodes", "10", "--num-envs", "2", "--memory", "odd_memories:NaN", "--out", str(out)]
+    error = error_of(capsys, "--checkpoint", str(file), *words)
+    assert error.startswith(f"--checkpoint {file}: the network gives NaN at step 2 of the episodes")
+    assert error.count("\n") == 1
+    assert not out.exists()
 
 
 def test_complex_states_are_read_with_both_parts() -> None:

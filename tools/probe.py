@@ -129,6 +129,7 @@ def probe(
 
     Raises:
         OptionError: ``at`` or ``every`` is beyond the episode.
+        NaNPolicyError: the network of the policy gives NaN.
         StateSizeError: the size of the policy's state changes within an episode.
     """
     from mikasa_robo.baselines.evaluation import torch_threads
@@ -360,6 +361,7 @@ def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError: see `check`; nothing was written.
+        NaNPolicyError: the network of the policy gives NaN; nothing was written.
     """
     return _probe_checkpoint(args, command)[0]
 
@@ -367,6 +369,7 @@ def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
 def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
     """`probe_checkpoint`, with the path of the JSON file."""
     from mikasa_robo.baselines.loggers import provenance
+    from mikasa_robo.baselines.networks import NaNPolicyError
     from mikasa_robo.core.env import MemoryEnv
 
     from .checkpoint import make_policy, why_unfit
@@ -403,6 +406,8 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
                 lambda arm: make_env(arm=arm),
             )
             found = probe(subject, episodes=args.episodes, at=args.at, every=args.every)
+        except NaNPolicyError as error:
+            raise NaNPolicyError(f"--checkpoint {checkpoint.path}", error.step) from error
         except StateSizeError as error:
             raise OptionError(f"--checkpoint {checkpoint.path} cannot be probed: {error}") from error
     content = {
@@ -476,11 +481,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     say("loading the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.loggers import configure_logging
+    from mikasa_robo.baselines.networks import NaNPolicyError
 
     configure_logging()
     try:
         content, out = _probe_checkpoint(args, ["mikasa", "probe", *argv])
-    except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
+    except (OptionError, CheckpointError, NaNPolicyError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))

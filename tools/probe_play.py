@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.baselines.evaluation import find_horizon
+from mikasa_robo.baselines.networks import NaNPolicyError, gives_nan
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.spaces import ActionLayout, Obs, State, batch_size, map_tensors
 from mikasa_robo.rollouts import Act, EpisodeTotals, Step, play_episodes
@@ -105,6 +106,7 @@ class Player:
         after: looks at the state after a step.
 
     Raises:
+        NaNPolicyError: the network gives NaN.
         StateSizeError: a step changes the size of the state.
     """
 
@@ -124,10 +126,13 @@ class Player:
         starts = torch.zeros(n, dtype=torch.bool, device=policy.device)
         distribution, _, self._state = policy.step(normalized, state, starts)
         require_same_size(state, self._state, t)
+        action = distribution.mode()
+        if gives_nan(distribution, action):
+            raise NaNPolicyError("the policy", t)
         if self._after is not None:
             self._after(t, normalized, self._state)
         self._t = t + 1
-        return policy.action.to_env(distribution.mode()).to(where)
+        return policy.action.to_env(action).to(where)
 
 
 def policy_act(policy: Policy, device: torch.device) -> Act:
