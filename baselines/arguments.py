@@ -238,7 +238,8 @@ class CommonArgs:
     """All environments start new episodes at each checkpoint. On a CPU, a run that is killed and resumed then ends with the
     same weights, bit for bit, as one that is not: no simulator can be saved to the last bit. The price: at each checkpoint
     the running episodes are broken off, and the first of the new ones cut short as at the start of a run. Keep
-    --checkpoint-every at many times --num-envs times the length of an episode."""
+    --checkpoint-every at many times --num-envs times the length of an episode. Networks with dropout need
+    --torch-threads 1."""
     eval_every: int | None = None
     """Evaluate each time this many environment steps have passed; 0 evaluates only at the end. By default as often as takes
     2.5 % of the steps that are simulated, and 100,000 where the length of an episode is not known."""

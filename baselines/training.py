@@ -12,13 +12,14 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
@@ -388,6 +389,7 @@ class _Run:
                 "policy": self.network.state_dict(),
                 "algorithm_state": self.algorithm.state_dict(),
                 "generator": self.generator.get_state(),
+                "torch_generators": _torch_generators(self.device),
                 "episodes": list(self.stats.episodes),
                 "init_from": self.began_from,
                 "best": self.best,
@@ -401,6 +403,7 @@ class _Run:
         self.network.load_state_dict(saved["policy"])
         self.algorithm.load_state_dict(saved["algorithm_state"])
         self.generator.set_state(saved["generator"])
+        _restore_torch_generators(saved.get("torch_generators", {}), self.device)  # an older checkpoint has none
         self.stats.episodes.extend(saved["episodes"])
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]
         self.best, self.best_score = saved["best"], saved["best_score"]
@@ -411,6 +414,22 @@ class _Run:
             if score >= self.best_score:
                 self.best_score, self.best = score, {"step": step, **summary}
         self.began_from = saved.get("init_from")  # an older checkpoint does not tell
+
+
+def _torch_generators(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own generators, from which dropout draws, on the CPU and on ``device``."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _restore_torch_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Continue from what `_torch_generators` returned, maybe on another kind of device."""
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:
