@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .arguments import ArgumentError
 from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
+from .divergence import diverged, steps_taken
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
 from .policy_network import refuse_options
@@ -50,6 +51,7 @@ LEARNING_RATE_FACTOR = 1.5
 """What it is multiplied or divided by."""
 PPO_FIGURES = 5
 """Number of figures of a minibatch, see `mean_figures`."""
+DIVERGED = "a loss is infinite or NaN"
 
 
 class PPO:
@@ -348,7 +350,10 @@ def summarize(
     Raises:
         FloatingPointError: a figure is not finite.
     """
-    row = mean_figures(dist.sum(torch.stack(figures)), values, returns)
+    all_figures = dist.sum(torch.stack(figures))
+    if not all_figures[0].isfinite().all() and steps_taken(optimizer) <= len(figures):
+        raise diverged(DIVERGED, learnt_before=False)
+    row = mean_figures(all_figures, values, returns)
     log_std = getattr(network, "log_std", None)
     if log_std is not None and log_std.ndim == 1:
         row["loss/action_std"] = float(log_std.detach().exp().mean())
@@ -367,7 +372,7 @@ def mean_figures(figures: Tensor, values: Tensor, returns: Tensor) -> dict[str, 
         FloatingPointError: a figure is not finite.
     """
     if not figures.isfinite().all():
-        raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards")
+        raise diverged(DIVERGED, True, "use a smaller --learning-rate, or check the rewards")
     names = ("loss/policy", "loss/value", "loss/entropy", "loss/approx_kl", "loss/clip_fraction")
     row = dict(zip(names, figures.mean(dim=0).tolist(), strict=True))
     row["loss/explained_variance"] = float(1.0 - (returns - values).var() / returns.var().clamp_min(1e-12))

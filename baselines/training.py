@@ -21,12 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mikasa_robo.checks import NaNActionError
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
 from .distributed import DistContext
+from .divergence import diverged
 from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_with
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, in_eval_mode, plan_evaluations, torch_threads
 from .files import write_atomically
@@ -80,6 +82,7 @@ def train(
     Raises:
         ArgumentError, FileExistsError: an argument cannot be used; nothing has been written.
         CheckpointError: the run cannot continue from its checkpoint, or a checkpoint cannot be written.
+        FloatingPointError: a loss, or what the network gives, is infinite or NaN.
     """
     dist = dist or DistContext()
     args.check()
@@ -272,7 +275,10 @@ class _Run:
             while self.step < args.total_timesteps:
                 clock = [time.monotonic()]
                 algorithm.schedule(self.step / args.total_timesteps)
-                batch = algorithm.rollout(self.env, obs, self.stats)
+                try:
+                    batch = algorithm.rollout(self.env, obs, self.stats)
+                except NaNActionError as error:
+                    raise diverged(f"{error}: the policy gives NaN", learnt_before=self.updates > 0) from error
                 obs = batch.last_obs
                 clock.append(time.monotonic())
                 # Nobody has told a new network what observations look like: learn that before the first update.

@@ -518,6 +518,49 @@ def test_a_policy_that_gives_nan_has_no_score(
     assert cli.main(words) == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        # discrete actions, which hide it; a robot task, which refuses such an action; and a loss without any play before
+        f"ppo {WORDS}",
+        "ppo --env-id RememberColor3-v0 --preset none --num-envs 2 --num-steps 4 --num-minibatches 2 --stagger-groups 1 "
+        "--total-timesteps 16 --eval-episodes 1 --no-video --torch-threads 1",
+        "dagger --env-id RememberColor3-v0 --env-kwargs arm=held response_steps=5 --preset none --num-envs 2 "
+        "--total-timesteps 240 --warm-start-steps 240 --warm-start-updates 2 --eval-episodes 1 --no-video "
+        "--torch-threads 1",
+    ],
+    ids=["discrete", "robot", "dagger"],
+)
+def test_a_network_that_gives_nan_from_the_start_is_not_blamed_on_the_learning_rate(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 2)
+    own = ["--memory", "odd_memories:NaN", "--memory-size", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", *words.split(), *own]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "before the first gradient step of this run, so --learning-rate is not the cause" in error
+    assert "look for 0/0" in error
+
+
+def test_a_run_that_diverges_later_is_told_to_learn_more_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update, done = ppo_lstm.update, []
+
+    def diverges(*args: Any) -> Any:
+        done.append(1)
+        if len(done) == 2:
+            monkeypatch.setattr(odd_memories.NaN, "broken_at", 2)
+        return update(*args)
+
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", -1)
+    monkeypatch.setattr(ppo_lstm, "update", diverges)
+    own = ["--memory", "odd_memories:NaN", "--memory-size", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ppo", *SMALL, *own]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == "a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards"
+
+
 def test_an_evaluation_of_nan_ends_a_run_as_a_diverged_loss_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
