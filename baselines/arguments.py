@@ -216,7 +216,7 @@ class CommonArgs:
     learning_rate: float = 3e-4
     """Step size of the optimizer."""
     anneal_lr: bool = True
-    """Decrease the learning rate linearly to 0 over the run. The read-out of PPO's --oracle-weight keeps its own."""
+    """Decrease the learning rate linearly to 0 over the run."""
     normalize_obs: bool = True
     """Normalise observations by their running mean and standard deviation, which the checkpoint holds."""
     init_log_std: float = -0.5
@@ -238,7 +238,8 @@ class CommonArgs:
     """All environments start new episodes at each checkpoint. On a CPU, a run that is killed and resumed then ends with the
     same weights, bit for bit, as one that is not: no simulator can be saved to the last bit. The price: at each checkpoint
     the running episodes are broken off, and the first of the new ones cut short as at the start of a run. Keep
-    --checkpoint-every at many times --num-envs times the length of an episode."""
+    --checkpoint-every at many times --num-envs times the length of an episode. Networks with dropout need
+    --torch-threads 1."""
     eval_every: int | None = None
     """Evaluate each time this many environment steps have passed; 0 evaluates only at the end. By default as often as takes
     2.5 % of the steps that are simulated, and 100,000 where the length of an episode is not known."""
@@ -288,6 +289,10 @@ class CommonArgs:
         """Name of the network in the registry."""
         return self.network or self.default_network
 
+    def why_no_workers(self) -> str | None:
+        """Why the algorithm cannot simulate in worker processes (``--num-workers``); None if it can."""
+        return None if self.plays else f"{self.algorithm} simulates nothing in training"
+
     def asked_of_network(self) -> dict[str, str]:
         """The options that not every network takes, by the names of their fields; an algorithm that has such adds them."""
         return {}
@@ -321,6 +326,8 @@ class CommonArgs:
         self.read_network_kwargs()
         require(self, "device", device_works, "use cpu, or leave it out")
         if self.num_workers is not None:
+            if (reason := self.why_no_workers()) is not None:
+                raise ArgumentError(f"--num-workers {self.num_workers} cannot be used: {reason}; leave it out")
             most = min(self.num_envs, MOST_WORKERS_PER_CORE * (os.cpu_count() or 1))
             require(
                 self, "num_workers", lambda value: 1 <= value <= most, f"use 1 to {most}: --num-envs, and the cores"

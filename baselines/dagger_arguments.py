@@ -36,6 +36,8 @@ class ImitationArgs(MemoryArgs):
     """Training episodes go on after a success. The expert has nothing more to say then."""
     learning_rate: float = 1e-3
     """Step size of Adam."""
+    anneal_lr: bool = True
+    """Decrease the learning rate to 0 over the run, as --lr-schedule says."""
     lr_schedule: Literal["cosine", "linear"] = "cosine"
     """How --anneal-lr decreases the learning rate to 0 over the run."""
 
@@ -106,16 +108,18 @@ class ImitationArgs(MemoryArgs):
             return min(1_000, math.ceil(frames / 8))
         return self.image_pretraining_updates
 
+    def why_no_workers(self) -> str | None:
+        """See `CommonArgs.why_no_workers`."""
+        if getattr(self, "dataset", None) is not None:
+            return f"{self.algorithm} with --dataset simulates nothing in training"
+        return "the expert acts where the simulation is"
+
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
         require_one_process(self.algorithm)
         if getattr(self, "dataset", None) is None:  # which is read again
             require_buffer_to_resume(self)
-        if self.num_workers is not None:
-            raise ArgumentError(
-                f"--num-workers {self.num_workers} cannot be used: the expert acts where the simulation is; leave it out"
-            )
         if self.control_mode != "pd_joint_delta_pos":
             raise ArgumentError(
                 f"--control-mode {self.control_mode} cannot be used: the experts' actions are of pd_joint_delta_pos"

@@ -35,6 +35,7 @@ __all__ = [
     "evaluate",
     "film",
     "find_horizon",
+    "in_eval_mode",
     "join_outcomes",
     "plan_evaluations",
     "play_rounds",
@@ -156,6 +157,27 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextlib.contextmanager
+def in_eval_mode(network: Any) -> Iterator[None]:
+    """Run a block with a network in eval mode: no dropout, and batch normalisation learns nothing.
+
+    Afterwards each part is in its own former mode: one that is never to be trained may have been in eval mode before.
+
+    Args:
+        network: a `torch.nn.Module`; nothing happens to anything else.
+    """
+    modes = {part: part.training for part in network.modules()} if isinstance(network, torch.nn.Module) else {}
+    if modes:
+        network.eval()
+    try:
+        yield
+    finally:
+        if modes:
+            network.train(modes[network])
+        for part, mode in modes.items():
+            part.training = mode
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of one episode; the fields are those of `Evaluation`."""
@@ -187,6 +209,7 @@ def evaluate(
         device: where ``policy`` wants its observations.
 
     Raises:
+        NaNPolicyError: the network of the policy gives NaN.
         RuntimeError: an episode is not over at the environment's time limit.
     """
     outcomes: dict[int, Outcome] = {}
@@ -263,7 +286,7 @@ def _outcomes(totals: EpisodeTotals, chosen: Sequence[int], running: Tensor) -> 
 def _play(
     policy: Policy, env: gym.Env[Any, Any] | GymnasiumVectorEnv, seeds: list[int], device: torch.device
 ) -> Iterator[Step]:
-    """One episode in each environment, with its seed."""
+    """One episode in each environment, with its seed. Raises NaNPolicyError where the network gives NaN."""
     unwrapped: Any = env.unwrapped
     policy.on_episode_start()
     if (seed_episodes := getattr(policy, "seed_episodes", None)) is not None:
@@ -272,7 +295,9 @@ def _play(
     def act(obs: Obs, info: dict[str, Any]) -> Tensor:
         return policy.act(map_tensors(lambda x: x.to(device), obs)).to(unwrapped.device)
 
-    return play_episodes(env, act, seeds, find_horizon(env))
+    yield from play_episodes(env, act, seeds, find_horizon(env))
+    if (require_no_nan := getattr(policy, "require_no_nan", None)) is not None:
+        require_no_nan()
 
 
 def record_video(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import ArgumentError
+from .divergence import diverged
 from .encoder import Encoder
 from .episodes import Episode, EpisodeBuffer, cat_episodes
 from .networks import NetworkPolicy, make_network
@@ -297,7 +298,7 @@ class EpisodeLearner:
         self.updates += due
         figures = torch.stack(found) if found else torch.zeros(0, 0)
         if not figures.isfinite().all():
-            raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate")
+            raise diverged("a loss is infinite or NaN", self.updates > due or bool(figures[0].isfinite().all()))
         return figures
 
     def describe_steps(self, figures: Tensor) -> dict[str, float]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mikasa_robo import tensors
 from mikasa_robo.deprecation import deprecated_names
 
 from .arguments import ArgumentError
@@ -28,8 +29,10 @@ from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
 __all__ = [
     "ActorCritic",
     "FeedForwardPolicyNetwork",
+    "NaNPolicyError",
     "NetworkPolicy",
     "RecurrentActorCritic",
+    "gives_nan",
     "make_network",
 ]
 
@@ -280,6 +283,33 @@ def make_network(args: Any, setup: Setup, recurrent: bool) -> Network:
     return placed
 
 
+class NaNPolicyError(FloatingPointError):
+    """A policy's network gave NaN, so that its actions mean nothing.
+
+    Args:
+        source: where the network comes from.
+        step: of the episodes; None where they did not begin together.
+    """
+
+    def __init__(self, source: str, step: int | None) -> None:
+        self.step = step
+        when = "" if step is None else f" at step {step} of the episodes"
+        super().__init__(
+            f"{source}: the network gives NaN{when}, so its actions mean nothing; use an earlier checkpoint, train with a "
+            "smaller --learning-rate, or look for 0/0 in a network or memory of your own"
+        )
+
+
+def gives_nan(distribution: Any, action: Tensor) -> Tensor:
+    """() bool, whether a distribution is of NaNs. Where actions are discrete, ``action`` does not show it.
+
+    Args:
+        distribution: a `Distribution`.
+        action: (..., A) its most likely action, or a sampled one.
+    """
+    return getattr(distribution, "logits", action).isnan().any()
+
+
 class NetworkPolicy:
     """A network that acts, and keeps its recurrent state from step to step.
 
@@ -287,16 +317,21 @@ class NetworkPolicy:
         network: the network.
         sampled: whether actions are sampled, as in training, instead of being the most likely ones. Each step has noise of
             its own, also where training used noise that goes on from step to step.
+        source: where the network comes from, for errors.
     """
 
-    def __init__(self, network: Any, *, sampled: bool = False) -> None:
-        self.network, self.sampled = network, sampled
+    def __init__(self, network: Any, *, sampled: bool = False, source: str = "the policy") -> None:
+        self.network, self.sampled, self.source = network, sampled, source
         self._state: State | None = None
         self._generators: list[torch.Generator] = []  # one for each environment
+        self._steps = 0
+        self._nan_at: Tensor | None = (
+            None  # () int64 step of the first NaN, on a device where reading would wait; or -1
+        )
 
     def on_episode_start(self) -> None:
         """Reset the recurrent state: new episodes begin in all environments."""
-        self._state = None
+        self._state, self._steps, self._nan_at = None, 0, None
 
     def seed_episodes(self, seeds: Sequence[int]) -> None:
         """Seed the noise of sampled actions: seeds (N,), one for each environment."""
@@ -315,6 +350,7 @@ class NetworkPolicy:
             starts: (N,) bool, where an episode begins with this observation; None where none does.
 
         Raises:
+            NaNPolicyError: the network gives NaN. On a GPU only `require_no_nan` finds it, as reading would wait.
             RuntimeError: actions are sampled, and `seed_episodes` was not called with N seeds.
         """
         network = self.network
@@ -324,12 +360,26 @@ class NetworkPolicy:
         else:
             n = batch_size(obs)
             state = network.initial_state(n) if self._state is None else self._state
-            if starts is None:
-                starts = torch.zeros(n, dtype=torch.bool, device=network.device)
-            distribution, _, self._state = network.step(normalized, state, starts)
+            begun = torch.zeros(n, dtype=torch.bool, device=network.device) if starts is None else starts
+            distribution, _, self._state = network.step(normalized, state, begun)
         chosen = self._sample(distribution, batch_size(obs)) if self.sampled else distribution.mode()
+        self._watch(gives_nan(distribution, chosen), shared_steps=starts is None)
         action: Tensor = network.action.to_env(chosen)
         return action
+
+    def _watch(self, nan: Tensor, shared_steps: bool) -> None:
+        """Raise NaNPolicyError where ``nan`` () is True, or note the step where reading it would wait."""
+        step, self._steps = self._steps, self._steps + 1
+        if tensors.reads_wait(nan.device):
+            before = torch.full((), -1, device=nan.device) if self._nan_at is None else self._nan_at
+            self._nan_at = torch.where((before < 0) & nan, step, before)
+        elif nan:
+            raise NaNPolicyError(self.source, step if shared_steps else None)
+
+    def require_no_nan(self) -> None:
+        """Raise NaNPolicyError where the network gave NaN in these episodes. It waits for a GPU, so call it at their end."""
+        if self._nan_at is not None and (step := int(self._nan_at)) >= 0:
+            raise NaNPolicyError(self.source, step)
 
     def _sample(self, distribution: Distribution, n: int) -> Tensor:
         if len(self._generators) != n:

@@ -44,6 +44,8 @@ class OfflineArgs(CommonArgs):
     """Evaluate each time this many gradient steps have passed; 0 evaluates only at the end."""
     learning_rate: float = 5e-4
     """Step size of Adam."""
+    anneal_lr: bool = True
+    """Decrease the learning rate to 0 over the run, as --lr-schedule says."""
     lr_schedule: Literal["cosine", "linear"] = "cosine"
     """How --anneal-lr decreases the learning rate to 0 over the run."""
     batch_episodes: int = 32
@@ -73,8 +75,6 @@ class OfflineArgs(CommonArgs):
         if not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
         require_one_process(self.algorithm)
-        if self.num_workers is not None:
-            raise ArgumentError(f"--num-workers {self.num_workers} cannot be used: nothing is played; leave it out")
         if self.train_env_kwargs:
             words = " ".join(self.train_env_kwargs)
             raise ArgumentError(f"--train-env-kwargs {words} cannot be used: nothing is played; use --env-kwargs")

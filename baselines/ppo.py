@@ -6,6 +6,7 @@ PPO is Schulman et al., 2017, arXiv 1707.06347.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from .arguments import ArgumentError
 from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
+from .divergence import diverged, steps_taken
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
 from .policy_network import refuse_options
@@ -41,12 +43,15 @@ __all__ = [
     "value_unit",
 ]
 
+log = logging.getLogger(__name__)
+
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 """Bounds of the adaptive learning rate."""
 LEARNING_RATE_FACTOR = 1.5
 """What it is multiplied or divided by."""
 PPO_FIGURES = 5
 """Number of figures of a minibatch, see `mean_figures`."""
+DIVERGED = "a loss is infinite or NaN"
 
 
 class PPO:
@@ -85,6 +90,12 @@ class PPO:
         for option in args.asked_of_network().values():
             if option not in getattr(network, "ppo_options", ()):
                 raise ArgumentError(f"--network {args.network_name} does not take {option}; leave one of them out")
+        if kind := layer_that_varies(network):
+            log.warning(
+                "%s in the network: the log-probabilities of PPO's update differ from those of the rollout before the first "
+                "gradient step; use LayerNorm, or no dropout",
+                kind,
+            )
         apart = [
             *(["--separate-grad-norms"] if args.separate_grad_norms else []),
             *(["--value-warmup-steps"] if args.value_warmup_steps else []),
@@ -127,6 +138,16 @@ class PPO:
             self.network.limit_log_std((1 - progress) * args.init_log_std + progress * args.final_log_std)
         if args.anneal_lr and args.lr_schedule == "linear":
             self.optimizer.param_groups[0]["lr"] = args.learning_rate * (1.0 - progress)
+
+
+def layer_that_varies(network: Any) -> str | None:
+    """The class of a layer with which the outputs in train mode are not a function of the inputs alone; None without one."""
+    for layer in network.modules():
+        dropout = getattr(layer, "p" if isinstance(layer, nn.modules.dropout._DropoutNd) else "dropout", 0.0)
+        drops = isinstance(dropout, float) and dropout > 0.0  # of torch's recurrent and attention layers, too
+        if drops or isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            return type(layer).__name__
+    return None
 
 
 def minibatches(count: int, args: PPOArgs, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
@@ -329,7 +350,10 @@ def summarize(
     Raises:
         FloatingPointError: a figure is not finite.
     """
-    row = mean_figures(dist.sum(torch.stack(figures)), values, returns)
+    all_figures = dist.sum(torch.stack(figures))
+    if not all_figures[0].isfinite().all() and steps_taken(optimizer) <= len(figures):
+        raise diverged(DIVERGED, learnt_before=False)
+    row = mean_figures(all_figures, values, returns)
     log_std = getattr(network, "log_std", None)
     if log_std is not None and log_std.ndim == 1:
         row["loss/action_std"] = float(log_std.detach().exp().mean())
@@ -348,7 +372,7 @@ def mean_figures(figures: Tensor, values: Tensor, returns: Tensor) -> dict[str, 
         FloatingPointError: a figure is not finite.
     """
     if not figures.isfinite().all():
-        raise FloatingPointError("a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards")
+        raise diverged(DIVERGED, True, "use a smaller --learning-rate, or check the rewards")
     names = ("loss/policy", "loss/value", "loss/entropy", "loss/approx_kl", "loss/clip_fraction")
     row = dict(zip(names, figures.mean(dim=0).tolist(), strict=True))
     row["loss/explained_variance"] = float(1.0 - (returns - values).var() / returns.var().clamp_min(1e-12))

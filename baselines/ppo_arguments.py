@@ -75,6 +75,8 @@ class PPOArgs(CommonArgs):
     """See --value-loss clipped; in units of the return."""
     huber_delta: float = 1.0
     """See --value-loss huber; in units of the return."""
+    anneal_lr: bool = True
+    """Decrease the learning rate linearly to 0 over the run, with --lr-schedule linear."""
     lr_schedule: Literal["linear", "kl-adaptive"] = "linear"
     """linear: --anneal-lr decreases the learning rate to 0. kl-adaptive: before each minibatch but the first of an update it
     is divided by 1.5 where the policy has moved more than twice --desired-kl in this update, and multiplied by 1.5 where it
@@ -257,7 +259,8 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss, for robot tasks: a linear read-out, from the memory, of what has to be remembered, after
     the cue; cross-entropy for whole numbers, else mean squared error. It teaches the memory what to hold. Only training
-    needs it, and the policy is not changed by it."""
+    needs it, and the policy is not changed by it. The read-out has a learning rate of its own, which --anneal-lr does not
+    change."""
 
     @property
     def run_name(self) -> str:

@@ -4,6 +4,10 @@
 - An `Algorithm` trains a network. `ppo_mlp` and `ppo_lstm` are two; `training` runs it and writes its files.
 - A `Policy` acts in an evaluation.
 
+Rollouts and updates use the network in train mode, evaluations and videos in eval mode (`torch.nn.Module.train`). PPO's
+update compares its log-probabilities with those of the rollout, so what a network for PPO gives must depend on its inputs
+alone: without dropout and without batch normalisation.
+
 Options of PPO that a network has to take part in (`policy_network.PPO_OPTIONS`) are refused unless its class names them in
 ``ppo_options``; `policy_network.PolicyNetwork` says what each asks for.
 
@@ -40,6 +44,8 @@ class Policy(Protocol):
 
     A policy that draws random numbers may also have a method ``seed_episodes(seeds)``. It is called after
     `on_episode_start` with the seeds (N,) of the episodes, so that an episode does not depend on the others of its batch.
+    One whose numbers are on a GPU may have a method ``require_no_nan()``, which is called after each batch of episodes and
+    raises `networks.NaNPolicyError`.
     """
 
     def on_episode_start(self) -> None:

@@ -28,6 +28,7 @@ from . import training
 from .arguments import ArgumentError
 from .demonstrations import NoisyExpert, read_transitions
 from .distributed import DistContext
+from .divergence import diverged
 from .environments import EnvFactory
 from .loggers import EpisodeStats
 from .networks import NetworkPolicy, make_network
@@ -316,9 +317,10 @@ class SAC:
         for name in sorted({name for figures in found for name in figures}):
             row[name] = float(torch.stack([figures[name] for figures in found if name in figures]).mean())
             if not torch.tensor(row[name]).isfinite():
-                raise FloatingPointError(
-                    "a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards"
-                )
+                first = torch.stack([*found[0].values()])
+                learnt_before = self.updates > len(found) or bool(first.isfinite().all())
+                fix = "use a smaller --learning-rate, or check the rewards"
+                raise diverged("a loss is infinite or NaN", learnt_before, fix)
         if found:
             row["loss/temperature"] = float(self.log_temperature.detach().exp())
         return row

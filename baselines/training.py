@@ -12,22 +12,25 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
+from mikasa_robo.checks import NaNActionError
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
 from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
 from .distributed import DistContext
+from .divergence import diverged
 from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_with
-from .evaluation import Evaluation, EvaluationPlan, evaluate, film, plan_evaluations, torch_threads
+from .evaluation import Evaluation, EvaluationPlan, evaluate, film, in_eval_mode, plan_evaluations, torch_threads
 from .files import write_atomically
 from .loggers import EpisodeStats, ProgressBar, RunLogger, claim_run_dir, provenance, require_free, sole_writer
 from .policy_network import PolicyNetwork
@@ -79,6 +82,7 @@ def train(
     Raises:
         ArgumentError, FileExistsError: an argument cannot be used; nothing has been written.
         CheckpointError: the run cannot continue from its checkpoint, or a checkpoint cannot be written.
+        FloatingPointError: a loss, or what the network gives, is infinite or NaN.
     """
     dist = dist or DistContext()
     args.check()
@@ -183,7 +187,8 @@ def _train(
     if args.video:
         video, policy = run_dir / "video.mp4", run.algorithm.eval_policy()
         first_seed = args.final_eval_seed
-        film(policy, env_factory, video, episodes=args.video_episodes, first_seed=first_seed, device=run.device)
+        with in_eval_mode(run.network):
+            film(policy, env_factory, video, episodes=args.video_episodes, first_seed=first_seed, device=run.device)
     log.info("done in %.0f s: %s", time.monotonic() - start, run_dir)
     return result
 
@@ -270,7 +275,10 @@ class _Run:
             while self.step < args.total_timesteps:
                 clock = [time.monotonic()]
                 algorithm.schedule(self.step / args.total_timesteps)
-                batch = algorithm.rollout(self.env, obs, self.stats)
+                try:
+                    batch = algorithm.rollout(self.env, obs, self.stats)
+                except NaNActionError as error:
+                    raise diverged(f"{error}: the policy gives NaN", learnt_before=self.updates > 0) from error
                 obs = batch.last_obs
                 clock.append(time.monotonic())
                 # Nobody has told a new network what observations look like: learn that before the first update.
@@ -350,7 +358,8 @@ class _Run:
     def evaluate(self, first_seed: int, episodes: int) -> Evaluation:
         """Play the policy in the episodes from ``first_seed`` on."""
         policy = self.algorithm.eval_policy()
-        return evaluate(policy, self.eval_env, episodes=episodes, first_seed=first_seed, device=self.device)
+        with in_eval_mode(self.network):  # as `mikasa eval` plays it
+            return evaluate(policy, self.eval_env, episodes=episodes, first_seed=first_seed, device=self.device)
 
     def evaluate_and_save(self) -> dict[str, float]:
         """Evaluate and save the policy, also as the best one if it is; returns figures for the log."""
@@ -386,6 +395,7 @@ class _Run:
                 "policy": self.network.state_dict(),
                 "algorithm_state": self.algorithm.state_dict(),
                 "generator": self.generator.get_state(),
+                "torch_generators": _torch_generators(self.device),
                 "episodes": list(self.stats.episodes),
                 "init_from": self.began_from,
                 "best": self.best,
@@ -399,6 +409,7 @@ class _Run:
         self.network.load_state_dict(saved["policy"])
         self.algorithm.load_state_dict(saved["algorithm_state"])
         self.generator.set_state(saved["generator"])
+        _restore_torch_generators(saved.get("torch_generators", {}), self.device)  # an older checkpoint has none
         self.stats.episodes.extend(saved["episodes"])
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]
         self.best, self.best_score = saved["best"], saved["best_score"]
@@ -409,6 +420,22 @@ class _Run:
             if score >= self.best_score:
                 self.best_score, self.best = score, {"step": step, **summary}
         self.began_from = saved.get("init_from")  # an older checkpoint does not tell
+
+
+def _torch_generators(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own generators, from which dropout draws, on the CPU and on ``device``."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _restore_torch_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Continue from what `_torch_generators` returned, maybe on another kind of device."""
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def saved_run(run_dir: Path, algorithm: str) -> dict[str, Any]:

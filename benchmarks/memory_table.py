@@ -7,6 +7,7 @@ Finished runs of the sweep are added to the CSV, which stands beside the sweep's
 that it holds already stay as they are. Table and figure are drawn from the CSV alone. A sweep of delays
 (``delay_steps`` among the ``env_kwargs`` of its variants) gets a figure of success against the delay, others one of
 performance profiles. With ``--columns variant`` the columns are the variants of the sweep in place of their memories.
+A sweep with several variants of one memory needs that: they are not seeds of one another.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Options:
     picture: Path | None = None
     """The PNG file of the figure, which is replaced; by default beside the sweep's file."""
     columns: Literal["memory", "variant"] = "memory"
-    """What the columns of the table are; variant for a sweep whose variants differ in more than the memory."""
+    """What the columns of the table are; variant for a sweep whose variants differ in more than the memory. Variants with
+    the same memory need it."""
     readme: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """A Markdown file that gets a row of each family between its two lines `<!-- memory-table -->`."""
 
@@ -77,6 +79,19 @@ def shown_lines(plan: Plan, rows: Iterable[Row]) -> list[Line]:
 def columns_of(plan: Plan, columns: str) -> list[str]:
     """The columns of the table, in the order of the plan."""
     return list(dict.fromkeys(run.label if columns == "variant" else memory_of(run) for run in plan.runs))
+
+
+def require_own_cells(rows: Iterable[Row], sweep: Path) -> None:
+    """Raises OptionError where two variants would share a cell, and so would be averaged as if they were seeds of one."""
+    variants: dict[tuple[Line, str], str] = {}
+    for row in rows:
+        line = row.env_id, row.delay
+        other = variants.setdefault((line, row.memory), row.variant)
+        if other != row.variant:
+            raise OptionError(
+                f"{sweep}: the variants {other} and {row.variant} both have the memory {row.memory} on {row.env_id}, and a "
+                "cell holds the seeds of one variant only; add --columns variant"
+            )
 
 
 def in_cells(rows: Iterable[Row]) -> Cells:
@@ -386,7 +401,7 @@ def publish(options: Options) -> None:
 
     Raises:
         SweepError: the sweep's file cannot be used, or a folder holds another run than it says.
-        OptionError: another file cannot be used, or there is no run.
+        OptionError: another file cannot be used, there is no run, or two variants would share a cell.
     """
     table = options.csv or options.sweep.with_suffix(".csv")
     markdown = options.markdown or options.sweep.with_suffix(".md")
@@ -403,10 +418,11 @@ def publish(options: Options) -> None:
             f"no run of {options.sweep} is finished in {plan.out}, and {table} holds none{others}; "
             "run the sweep first, or name the CSV of this sweep with --csv"
         )
+    if options.columns == "variant":
+        own_rows = [replace(row, memory=row.variant) for row in own_rows]
+    require_own_cells(own_rows, options.sweep)
     write_csv(table, rows)
     rows = own_rows
-    if options.columns == "variant":
-        rows = [replace(row, memory=row.variant) for row in rows]
     # A picture of earlier runs may lie there, so what was drawn now decides whether the page shows one.
     drawn = draw(plan, rows, picture, options.columns)
     markdown.write_text(document(plan, rows, options.sweep, picture if drawn else None, options.columns))

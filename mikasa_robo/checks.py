@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 __all__ = [
+    "NaNActionError",
     "boolean",
     "number",
     "number_range",
@@ -23,6 +24,10 @@ __all__ = [
     "whole_number",
     "whole_range",
 ]
+
+
+class NaNActionError(ValueError):
+    """An environment was given an action that is NaN."""
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None, unit: str = "") -> int:

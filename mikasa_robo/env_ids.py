@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import sys
 
-__all__ = ["EnvIdError", "import_env_id", "import_named_module", "split_env_id"]
+__all__ = ["EnvIdError", "import_env_id", "import_named_module", "make_current_folder_importable", "split_env_id"]
 
 
 class EnvIdError(ValueError):
@@ -48,9 +51,21 @@ def _split(text: str, expected: str) -> tuple[str | None, str]:
     return module, name
 
 
+def make_current_folder_importable() -> None:
+    """For names of the form module:ID. ``python -m`` does the same; the console script and ``python FILE`` do not.
+
+    The folder goes to the end of the path, so that no file in it hides an installed package.
+    """
+    with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path:
+            sys.path.append(folder)
+
+
 def _import(text: str, module: str | None, name: str) -> str:
     if module is None:
         return name
+    make_current_folder_importable()  # whichever script or command the name was given to
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -9,18 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import odd_memories
 import pytest
 import torch
 from test_ppo_lstm import clocks
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mikasa_robo.baselines import ppo_lstm
+from mikasa_robo import tensors
+from mikasa_robo.baselines import ppo_lstm, training
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy
+from mikasa_robo.baselines.evaluation import in_eval_mode
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import MEMORIES, Memory, State, make_memory
 from mikasa_robo.baselines.memory.base import episode_ages
 from mikasa_robo.baselines.memory.scan import linear_scan, log_scan
-from mikasa_robo.baselines.networks import RecurrentActorCritic
-from mikasa_robo.baselines.registry import RegistryError
+from mikasa_robo.baselines.networks import NaNPolicyError, NetworkPolicy, RecurrentActorCritic
+from mikasa_robo.baselines.ppo import layer_that_varies
+from mikasa_robo.baselines.registry import RegistryError, use_memory
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, map_tensors
 from mikasa_robo.tools import cli
 
@@ -440,6 +445,174 @@ def test_the_documented_memory_of_ones_own_trains_resumes_and_is_evaluated(
     assert json.loads((run / "final_eval.json").read_text())["training_steps"] == 128
     MEMORIES.pop(documented)
     sys.modules.pop("my_memories")
+
+
+def test_an_evaluation_is_in_eval_mode_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With dropout and batch normalisation the final evaluation is that of `mikasa eval`; the rest of a run is trained."""
+    run, seen, modes = tmp_path / "run", [], []
+    played = training.evaluate
+
+    def evaluate(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        before = {name: value.clone() for name, value in policy.network.state_dict().items()}
+        found = played(policy, *args, **kwargs)
+        seen.append(all(torch.equal(value, before[name]) for name, value in policy.network.state_dict().items()))
+        assert not any(part.training for part in policy.network.modules())
+        return found
+
+    update = ppo_lstm.update
+
+    def watched_update(network: Any, *args: Any) -> Any:
+        modes.append(all(part.training for part in network.modules()))
+        return update(network, *args)
+
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(ppo_lstm, "update", watched_update)
+    own = ["--memory", "odd_memories:Dropping", "--memory-size", "8"]
+    assert cli.main(["train", "ppo", *SMALL, *own, "--eval-every", "64", "--run-dir", str(run)]) == 0
+    assert seen == [True, True, True], "two evaluations during training, and the final one"
+    assert modes == [True, True]
+    assert "BatchNorm1d in the network: the log-probabilities of PPO's update differ" in caplog.text
+    out = tmp_path / "e.json"
+    words = ["eval", "--checkpoint", str(run), "--episodes", "2", "--num-envs", "2", "--out", str(out)]
+    assert cli.main([*words, "--memory", "odd_memories:Dropping"]) == 0
+    final = json.loads((run / "final_eval.json").read_text())["final"]
+    assert json.loads(out.read_text())["summary"]["return"]["mean"] == final["return"]
+
+
+def test_each_part_of_a_network_gets_its_mode_back() -> None:
+    network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout())
+    network[0].eval()
+    with in_eval_mode(network):
+        assert not any(part.training for part in network.modules())
+    assert [part.training for part in network.modules()] == [True, False, True]
+    with pytest.raises(KeyError), in_eval_mode(network):
+        raise KeyError
+    assert [part.training for part in network.modules()] == [True, False, True]
+    with in_eval_mode("a policy of somebody else's"):
+        pass
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_policy_that_gives_nan_has_no_score(
+    waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Actions are discrete, so that they do not show it. With ``waits`` it is found at the end, as on a GPU."""
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", -1)
+    run, out, own = tmp_path / "run", tmp_path / "e.json", ["--memory", "odd_memories:NaN"]
+    assert cli.main(["train", "ppo", *SMALL, *own, "--memory-size", "8", "--run-dir", str(run)]) == 0
+    monkeypatch.setattr(tensors, "reads_wait", lambda device: waits)
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 3)
+    capsys.readouterr()
+    words = ["eval", "--checkpoint", str(run), *own, "--episodes", "2", "--out", str(out)]
+    for more in ([], ["--sample-actions"]):
+        assert cli.main([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert error.splitlines()[-1].startswith(
+            f"{run / 'checkpoint.pt'}: the network gives NaN at step 3 of the episodes"
+        )
+        assert "use an earlier checkpoint" in error
+    assert not out.exists()
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 100)
+    assert cli.main(words) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # discrete actions, which hide it; a robot task, which refuses such an action; and a loss without any play before
+        f"ppo {WORDS}",
+        "ppo --env-id RememberColor3-v0 --preset none --num-envs 2 --num-steps 4 --num-minibatches 2 --stagger-groups 1 "
+        "--total-timesteps 16 --eval-episodes 1 --no-video --torch-threads 1",
+        "dagger --env-id RememberColor3-v0 --env-kwargs arm=held response_steps=5 --preset none --num-envs 2 "
+        "--total-timesteps 240 --warm-start-steps 240 --warm-start-updates 2 --eval-episodes 1 --no-video "
+        "--torch-threads 1",
+    ],
+    ids=["discrete", "robot", "dagger"],
+)
+def test_a_network_that_gives_nan_from_the_start_is_not_blamed_on_the_learning_rate(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 2)
+    own = ["--memory", "odd_memories:NaN", "--memory-size", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", *words.split(), *own]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "before the first gradient step of this run, so --learning-rate is not the cause" in error
+    assert "look for 0/0" in error
+
+
+def test_a_run_that_diverges_later_is_told_to_learn_more_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update, done = ppo_lstm.update, []
+
+    def diverges(*args: Any) -> Any:
+        done.append(1)
+        if len(done) == 2:
+            monkeypatch.setattr(odd_memories.NaN, "broken_at", 2)
+        return update(*args)
+
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", -1)
+    monkeypatch.setattr(ppo_lstm, "update", diverges)
+    own = ["--memory", "odd_memories:NaN", "--memory-size", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ppo", *SMALL, *own]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == "a loss is infinite or NaN; use a smaller --learning-rate, or check the rewards"
+
+
+def test_an_evaluation_of_nan_ends_a_run_as_a_diverged_loss_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = training.evaluate
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(odd_memories.NaN, "broken_at", 0)
+        return played(*args, **kwargs)
+
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", -1)
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    own = ["--memory", "odd_memories:NaN", "--memory-size", "8", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ppo", *SMALL, *own]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("the policy: the network gives NaN at step 0 of the episodes")
+    assert "a smaller --learning-rate" in error
+
+
+def test_on_a_gpu_no_step_reads_whether_the_network_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert func.overloadpacket.__name__ not in ("_local_scalar_dense", "is_nonzero")
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(tensors, "reads_wait", lambda device: True)
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 1)
+    use_memory("odd_memories:NaN")
+    network = RecurrentActorCritic(5, 8, (8,), 8, (8,), memory="odd_memories:NaN")
+    policy = NetworkPolicy(network)
+    with Reads():
+        for _ in range(3):
+            policy.act(torch.ones(2, 5))
+    with pytest.raises(NaNPolicyError, match="at step 1 of"):
+        policy.require_no_nan()
+    policy.on_episode_start()
+    policy.require_no_nan()
+
+
+@pytest.mark.parametrize(
+    ("layer", "found"),
+    [
+        (torch.nn.Dropout(0.1), "Dropout"),
+        (torch.nn.Dropout(0.0), None),
+        (torch.nn.BatchNorm2d(3), "BatchNorm2d"),
+        (torch.nn.GRU(3, 3, 2, dropout=0.1), "GRU"),
+        (torch.nn.MultiheadAttention(4, 2, dropout=0.1), "MultiheadAttention"),
+        (torch.nn.MultiheadAttention(4, 2), None),
+        (torch.nn.LayerNorm(3), None),
+    ],
+)
+def test_layers_with_which_ppo_does_not_compute_what_it_recorded(layer: torch.nn.Module, found: str | None) -> None:
+    assert layer_that_varies(torch.nn.Sequential(torch.nn.Linear(3, 3), layer)) == found
 
 
 @pytest.mark.parametrize(

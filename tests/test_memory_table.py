@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -391,6 +392,48 @@ def test_columns_can_be_the_variants(tmp_path: Path) -> None:
     found = table_of(tmp_path / "offline.md")
     assert found["ID"][2:] == ["bc-gru", "iql"]
     assert found["`RememberColor3-v0`"][2:] == ["90 (83 to 94)", "40 (31 to 50)"]
+
+
+def test_variants_of_one_memory_are_not_averaged(tmp_path: Path) -> None:
+    """They share a cell of the memory, as if they were seeds; in columns of their own they do not."""
+    pytest.importorskip("matplotlib")
+    sweep = tmp_path / "sizes.toml"
+    variants = ", ".join(
+        f'{{ name = "ffm-{size}", options = {{ memory = "ffm", memory_kwargs = ["memory_size={size}"] }} }}'
+        for size in (8, 16)
+    )
+    sweep.write_text(
+        f'out = "{tmp_path}/runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\nvariant = [{variants}]\n'.replace(
+            ", options", ', algorithm = "dagger", options'
+        )
+    )
+    rows = [Row("RememberColor3-v0", f"ffm-{size}", "ffm", None, 1, 1, 1, 100, size, 1.0, 1.0, "0") for size in (8, 16)]
+    write_csv(tmp_path / "sizes.csv", rows)
+    with pytest.raises(
+        SystemExit, match=r"ffm-8 and ffm-16 both have the memory ffm on RememberColor3-v0.*--columns variant"
+    ):
+        main([str(sweep)])
+    assert not (tmp_path / "sizes.md").exists()
+    main([str(sweep), "--columns", "variant"])
+    found = table_of(tmp_path / "sizes.md")
+    assert found["ID"][2:] == ["ffm-8", "ffm-16"]
+    assert [cell.split()[0] for cell in found["`RememberColor3-v0`"][2:]] == ["8", "16"]
+
+
+def test_a_memory_in_the_current_folder_is_found(tmp_path: Path) -> None:
+    """Also by a script, on whose path the current folder is not."""
+    (tmp_path / "memories_here.py").write_text(
+        "from mikasa_robo.baselines.memory.none import NoMemory\nclass Mine(NoMemory):\n    pass\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        'out = "runs"\ntasks = ["RememberColor3-v0"]\nseeds = [1]\n[[variant]]\nname = "own"\nalgorithm = "dagger"\n'
+        'options = { memory = "memories_here:Mine" }\n'
+    )
+    script = Path(__file__).parents[1] / "benchmarks" / "memory_table.py"
+    done = subprocess.run(
+        [sys.executable, script, "own.toml"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert "no run of own.toml is finished in runs" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("algorithm", "steps"), [("sac", 61440), ("bc", 0)])

@@ -108,6 +108,10 @@ def test_a_dataset_is_required(name: str, tmp_path: Path, folder: Path) -> None:
         ({}, "with --dataset"),
         ({"dataset": str(tmp_path / "none")}, "is no folder"),
         ({"dataset": str(folder), "train_env_kwargs": ("on_mistake=ignore",)}, "nothing is played"),
+        (
+            {"dataset": str(folder), "num_workers": 2},
+            "--num-workers 2 cannot be used: .* simulates nothing in training; leave it out",
+        ),
         ({"dataset": str(folder), "batch_episodes": 0}, "--batch-episodes 0"),
     ):
         with pytest.raises(ArgumentError, match=message):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import odd_memories
 import pytest
 import torch
 from probe_policies import PosturePolicy, SkilledPolicy
@@ -19,6 +20,7 @@ from tool_helpers import save_untrained
 from mikasa_robo.baselines import ppo_lstm
 from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.registry import use_memory
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.core.choice import ChoiceState
 from mikasa_robo.core.sampling import Uniforms
@@ -29,7 +31,16 @@ from mikasa_robo.tools import cli
 from mikasa_robo.tools.probe import PROBE_FORMAT, Subject, _swap_time, describe, probe
 from mikasa_robo.tools.probe_cues import CueRule, cue_parts, find_cue_rule
 from mikasa_robo.tools.probe_figure import draw
-from mikasa_robo.tools.probe_play import Batch, Player, batches, freeze_at, play_all, reset_at
+from mikasa_robo.tools.probe_play import (
+    Batch,
+    Player,
+    StateSizeError,
+    batches,
+    flatten_rows,
+    freeze_at,
+    play_all,
+    reset_at,
+)
 from mikasa_robo.tools.probe_readout import Recorder, _summary, accuracy, r_squared
 from mikasa_robo.tools.probe_swap import ACTED, MEMORY, NEITHER, NEVER, SIGHT, JudgedEnv, Swapped, match, swap
 
@@ -518,17 +529,65 @@ def test_a_time_beyond_the_episode_is_refused(env: Any) -> None:
             probe(subject(env, SkilledPolicy), episodes=N, **{name: 60})
 
 
-def save_lstm(path: Path, env: Any, **args: Any) -> Path:
+def save_recurrent(path: Path, env: Any, memory: str = "lstm", **args: Any) -> Path:
     torch.manual_seed(0)
     space = env.unwrapped.single_observation_space
-    network = RecurrentActorCritic(ObservationLayout.of(space), ActionLayout(8), (16,), 16, (16,))
-    save_policy(path, network, ppo_lstm.Args(env_id=TASK, obs="objects", **args), step=0)
+    network = RecurrentActorCritic(ObservationLayout.of(space), ActionLayout(8), (16,), 16, (16,), memory=memory)
+    save_policy(path, network, ppo_lstm.Args(env_id=TASK, obs="objects", memory=memory, **args), step=0)
     return path
+
+
+def test_a_state_that_grows_is_refused_with_the_reason(
+    env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is empty at first, and still a state."""
+    use_memory("odd_memories:Growing")
+    out = tmp_path / "probe.json"
+    words = ["--episodes", "10", "--num-envs", "2", "--memory", "odd_memories:Growing", "--out", str(out)]
+    file = save_recurrent(tmp_path / "grows.pt", env, "odd_memories:Growing")
+    error = error_of(capsys, "--checkpoint", str(file), *words)
+    assert error.startswith(
+        f"--checkpoint {file} cannot be probed: the part 'h' of the recurrent state has the shape (0, 16)"
+    )
+    assert "before step 0 and (1, 16) after it" in error
+    assert "need a state of one size" in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_state_that_grows_later_is_refused_where_it_does(env: Any) -> None:
+    class Grows(SkilledPolicy):
+        def step(self, normalized_obs: Any, state: Any, starts: Any) -> Any:
+            *others, after = super().step(normalized_obs, state, starts)
+            if float(state["age"].max()) >= 0.0:
+                after["seen"] = torch.cat([after["seen"], after["seen"]], dim=1)
+            return (*others, after)
+
+    with pytest.raises(StateSizeError, match=r"the part 'seen' .* before step \d+ and"):
+        successes(env, Grows(env))
+
+
+def test_a_policy_that_gives_nan_is_refused(
+    env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 2)
+    use_memory("odd_memories:NaN")
+    out, file = tmp_path / "probe.json", save_recurrent(tmp_path / "nan.pt", env, "odd_memories:NaN")
+    words = ["--episodes", "10", "--num-envs", "2", "--memory", "odd_memories:NaN", "--out", str(out)]
+    error = error_of(capsys, "--checkpoint", str(file), *words)
+    assert error.startswith(f"--checkpoint {file}: the network gives NaN at step 2 of the episodes")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_complex_states_are_read_with_both_parts() -> None:
+    state = {"z": torch.tensor([[1 + 2j], [3 - 4j]]), "n": torch.tensor([[5], [6]])}
+    assert flatten_rows(state).tolist() == [[1, 2, 5], [3, -4, 6]]
 
 
 @pytest.mark.slow
 def test_the_command_probes_a_checkpoint(env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = save_lstm(tmp_path / "lstm.pt", env, env_kwargs=("arm=held", "response_steps=5"))
+    file = save_recurrent(tmp_path / "lstm.pt", env, env_kwargs=("arm=held", "response_steps=5"))
     out = tmp_path / "probe.json"
     words = ["--checkpoint", str(file), "--episodes", "24", "--num-envs", "12", "--every", "8", "--out", str(out)]
     assert cli.main(["probe", *words]) == 0

@@ -356,8 +356,9 @@ def test_what_a_touch_paid_is_not_paid_again_after_a_reset_or_in_a_restored_stat
 
 @pytest.mark.parametrize("n", [1, 10, 3.0, "3", True])
 def test_numbers_of_items_are_checked(n: object) -> None:
-    for env_id in ("BunchOfColors3-v0", "ChainOfColors3-v0"):
-        with pytest.raises(ValueError, match=r"n=.*from 2 to 9"):
+    """Nine only where their order counts."""
+    for env_id, most in (("BunchOfColors3-v0", 8), ("SeqOfColors3-v0", 8), ("ChainOfColors3-v0", 9)):
+        with pytest.raises(ValueError, match=rf"n=.*from 2 to {most}"):
             gym.make(env_id, n=n)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium as gym
 import imageio.v3 as imageio
 import numpy as np
+import odd_memories
 import pytest
 import torch
 from PIL import Image
@@ -28,6 +29,7 @@ from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.environments import make_gymnasium_env
 from mikasa_robo.baselines.files import write_atomically
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
+from mikasa_robo.baselines.registry import use_memory
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools import cli, gallery, playing, record, record_gymnasium
@@ -233,6 +235,33 @@ def test_a_recurrent_checkpoint_acts_with_the_memory_of_each_episode(tmp_path: P
     with pytest.raises(UnsuitablePolicyError, match="the policy was trained on"):
         player.start(flat)
     flat.close()
+
+
+def test_a_checkpoint_that_gives_nan_is_named(
+    made: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a robot task, and of another environment, whose discrete actions do not show it."""
+    monkeypatch.setattr(odd_memories.NaN, "broken_at", 1)
+    use_memory("odd_memories:NaN")
+    named, own = ["--memory", "odd_memories:NaN"], {"memory": "odd_memories:NaN"}
+    for env_id, obs in ((ENV_ID, "objects+joints"), ("MemoryLengthEasy-v0", None)):
+        env: Any = gym.make(ENV_ID, num_envs=1, obs_mode=obs) if obs else make_gymnasium_env(1, None, env_id=env_id)
+        unwrapped = env.unwrapped
+        layout = ObservationLayout.of(unwrapped.single_observation_space)
+        action = ActionLayout.of(unwrapped.single_action_space)
+        env.close()
+        path, out = tmp_path / f"{env_id}.pt", tmp_path / env_id
+        save_policy(
+            path, RecurrentActorCritic(layout, action, (16,), 8, (16,), **own), ppo_lstm.Args(env_id=env_id, **own), 0
+        )
+        words = ["--env-id", env_id, "--policy", str(path), "--episodes", "1", "--size", "128", "--out", str(out)]
+        assert cli.main(["record", *words, *named]) == 2
+        assert (
+            capsys.readouterr()
+            .err.splitlines()[-1]
+            .startswith(f"{path}: the network gives NaN at step 1 of the episodes")
+        )
+        assert not [*out.glob("*.mp4")]
 
 
 # ---------------------------------------------------------------------- tasks of others

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from mikasa_robo.baselines.checkpoints import (
     write_atomically,
 )
 from mikasa_robo.baselines.loggers import ProgressCsv, sole_writer
+from mikasa_robo.baselines.registry import use_memory
 from mikasa_robo.catalog import CATALOG
 
 # 20 updates of 64 steps, a checkpoint after each 192 (so after updates 3, 6, ...), evaluations in between
@@ -131,6 +133,25 @@ def test_ppo_mlp_resumes_too(tmp_path: Path) -> None:
     assert ppo_mlp.main(["--resume", str(broken)]) == 0
     assert_same_policy(whole, broken)
     assert (broken / "best.pt").exists()
+
+
+def test_random_numbers_of_torch_go_on(tmp_path: Path) -> None:
+    """Those that a memory draws by itself, as dropout does; a checkpoint of an earlier version has no state of them."""
+    use_memory("odd_memories:Random")
+    own = ["--memory", "odd_memories:Random", "--lstm-size", "16"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert ppo_lstm.main([*ARGV, *own, "--run-dir", str(whole)]) == 0
+    break_off(lambda: ppo_lstm.main([*ARGV, *own, "--run-dir", str(broken)]), ppo_lstm, "update", 7)
+    earlier = tmp_path / "earlier"
+    shutil.copytree(broken, earlier)
+    torch.randn(3)
+    assert ppo_lstm.main(["--resume", str(broken), *own[:2]]) == 0
+    assert_same_policy(whole, broken)
+    for file in earlier.glob("resume-*.pt"):
+        payload = torch.load(file)
+        del payload["torch_generators"]
+        torch.save(payload, file)
+    assert ppo_lstm.main(["--resume", str(earlier), *own[:2]]) == 0
 
 
 @pytest.mark.parametrize("updates", [7, 14])

@@ -120,6 +120,16 @@ def test_what_only_matters_in_play_is_refused(folder: Path, changes: dict[str, A
         BCArgs(env_id=ENV_ID, dataset=str(folder), **changes).check()
 
 
+def test_workers_that_would_do_nothing_are_refused(folder: Path) -> None:
+    for workers in (2, 10_000):
+        with pytest.raises(
+            ArgumentError, match=f"{workers} cannot be used: bc with --dataset simulates nothing in training;"
+        ):
+            BCArgs(env_id=ENV_ID, dataset=str(folder), num_workers=workers).check()
+        with pytest.raises(ArgumentError, match=f"{workers} cannot be used: the expert acts where the simulation is;"):
+            BCArgs(env_id=ENV_ID, num_workers=workers).check()
+
+
 def test_the_advice_can_be_typed(folder: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.open(folder)
     own = {"reward_scales": {"reach": 10}, "arm": "held"}

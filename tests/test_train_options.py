@@ -20,7 +20,7 @@ from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
 from mikasa_robo.baselines.registry import ALGORITHMS
 from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
 from mikasa_robo.baselines.training_envs import TrainingEnvs, require_same_spaces
-from mikasa_robo.tools import evaluate, report
+from mikasa_robo.tools import cli, evaluate, report
 from mikasa_robo.tools.plot import read_progress
 
 SHORT = [
@@ -368,3 +368,16 @@ def test_no_base_class_hides_a_default_of_another(algorithm: str) -> None:
     for field in dataclasses.fields(kind):
         if field.default is not dataclasses.MISSING:
             assert field.default == getattr(kind, field.name), field.name
+
+
+@pytest.mark.parametrize("algorithm", ["ppo-mlp", "ppo-lstm", "sac", "dagger", "bc", "dt", "rate", "iql"])
+def test_the_help_says_how_the_learning_rate_falls(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", algorithm, "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    told = text.partition("--anneal-lr, --no-anneal-lr ")[2].partition("(default")[0]
+    if algorithm in ("ppo-mlp", "ppo-lstm", "sac"):
+        assert told.startswith("Decrease the learning rate linearly to 0 over the run")
+    else:
+        assert told.startswith("Decrease the learning rate to 0 over the run, as --lr-schedule says.")
+    assert "oracle-weight" not in told

@@ -93,6 +93,8 @@ def make_policy(
     """
     network = checkpoint.load_network(device) if network is None else network
     policy: Policy = get_algorithm(checkpoint.algorithm).load().make_policy(network)
+    if isinstance(policy, NetworkPolicy):
+        policy.source = str(checkpoint.path)
     if not sampled:
         return policy
     require_sampling(checkpoint)
@@ -101,7 +103,7 @@ def make_policy(
             f"--sample-actions: {checkpoint.algorithm} plays {checkpoint.path} by its own {type(policy).__name__}, which "
             "chooses the actions itself; leave it out"
         )
-    return NetworkPolicy(policy.network, sampled=True)
+    return NetworkPolicy(policy.network, sampled=True, source=policy.source)
 
 
 def require_sampling(checkpoint: Checkpoint) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import signal
@@ -16,6 +15,7 @@ import tyro
 import mikasa_robo
 import mikasa_suite
 from mikasa_robo.catalog import BLANK_START, CATALOG, CERTIFICATIONS, MemoryType, TaskSpec
+from mikasa_robo.env_ids import make_current_folder_importable
 
 from .extras import TRAIN_MODULES, missing_module_message
 
@@ -158,7 +158,7 @@ _Command = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mikasa`` with ``argv`` (by default that of the process) and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    _make_current_folder_importable()
+    make_current_folder_importable()
     try:
         code = _dispatch(args)
         sys.stdout.flush()
@@ -169,17 +169,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mikasa {' '.join(args[:1])}: stopped, because the reader of its output has ended", file=sys.stderr)
         return 128 + signal.SIGPIPE
     return code
-
-
-def _make_current_folder_importable() -> None:
-    """For IDs of the form module:ID. ``python -m`` does the same; the console script does not.
-
-    The folder goes to the end of the path, so that no file in it hides an installed package.
-    """
-    with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
-        folder = os.getcwd()
-        if folder not in sys.path and "" not in sys.path:
-            sys.path.append(folder)
 
 
 def _dispatch(args: list[str]) -> int:

@@ -135,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("loading the simulator")
         from mikasa_robo.baselines.arguments import ArgumentError
         from mikasa_robo.baselines.checkpoints import CheckpointError
+        from mikasa_robo.baselines.networks import NaNPolicyError
         from mikasa_robo.sim.render import RenderingUnavailableError
 
         from .checkpoint import import_foreign
@@ -154,6 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         DataError,
         FileNotFoundError,
         FormatError,
+        NaNPolicyError,
         OptionError,
         RenderingUnavailableError,
         UnsuitablePolicyError,

@@ -269,6 +269,7 @@ def evaluate_checkpoints(
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError: see `check`; nothing has been written.
+        NaNPolicyError: the network of a policy gives NaN; nothing has been written.
         ModuleNotFoundError: rliable is not installed.
     """
     return _evaluate_checkpoints(args, command, make_factory)[0]
@@ -456,9 +457,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     say("loading the checkpoints" if args.policy is None else "loading torch and the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.loggers import configure_logging
+    from mikasa_robo.baselines.networks import NaNPolicyError
     from mikasa_robo.remote.client import RemotePolicyError
 
     configure_logging()
+    refusals = (OptionError, CheckpointError, NaNPolicyError, RemotePolicyError, FileNotFoundError, ModuleNotFoundError)
     command = ["mikasa", "eval", *argv]
     try:
         if args.policy is not None:
@@ -467,7 +470,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             content, out = evaluate_remote(args, command)
         else:
             content, out = _evaluate_checkpoints(args, command)
-    except (OptionError, CheckpointError, RemotePolicyError, FileNotFoundError, ModuleNotFoundError) as error:
+    except refusals as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))

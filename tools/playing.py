@@ -16,6 +16,7 @@ from torch import Tensor
 from mikasa_robo.baselines.arguments import read_env_kwargs
 from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task, make_training_env
 from mikasa_robo.baselines.evaluation import find_horizon
+from mikasa_robo.baselines.networks import NetworkPolicy
 from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.experts.evaluation import PolicyMaker
@@ -159,7 +160,14 @@ class CheckpointPlayer:
         """See `PolicyPlayer`."""
         self.require_fit(env)
         policy = self.make_policy(env.unwrapped.device)  # type: ignore[attr-defined]
-        return lambda obs, info: policy.act(obs)
+
+        def act(obs: Any, info: Mapping[str, Any]) -> Tensor:
+            action = policy.act(obs)
+            if isinstance(policy, NetworkPolicy):
+                policy.require_no_nan()  # at each step: the images of a video make the host wait anyway
+            return action
+
+        return act
 
     def make_policy(self, device: torch.device | str = "cpu") -> Policy:
         """The policy, as new episodes begin."""

@@ -129,6 +129,8 @@ def probe(
 
     Raises:
         OptionError: ``at`` or ``every`` is beyond the episode.
+        NaNPolicyError: the network of the policy gives NaN.
+        StateSizeError: the size of the policy's state changes within an episode.
     """
     from mikasa_robo.baselines.evaluation import torch_threads
 
@@ -359,6 +361,7 @@ def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises:
         OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError: see `check`; nothing was written.
+        NaNPolicyError: the network of the policy gives NaN; nothing was written.
     """
     return _probe_checkpoint(args, command)[0]
 
@@ -366,12 +369,13 @@ def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
 def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
     """`probe_checkpoint`, with the path of the JSON file."""
     from mikasa_robo.baselines.loggers import provenance
+    from mikasa_robo.baselines.networks import NaNPolicyError
     from mikasa_robo.core.env import MemoryEnv
 
     from .checkpoint import make_policy, why_unfit
     from .playing import CheckpointPlayer, make_player_env
     from .probe_figure import draw
-    from .probe_play import has_state, policy_act
+    from .probe_play import StateSizeError, has_state, policy_act
 
     checkpoint = check(args)
     player = CheckpointPlayer(checkpoint.path)
@@ -392,15 +396,20 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
         network = player.network.to(env.unwrapped.device)
         if problem := why_unfit(network, env):
             raise OptionError(f"{checkpoint.path} does not fit {checkpoint.env_id} {problem}")
-        recurrent = has_state(network)
-        subject = Subject(
-            checkpoint.algorithm,
-            env,
-            network if recurrent else None,
-            lambda: policy_act(make_policy(checkpoint, network), network.device),
-            lambda arm: make_env(arm=arm),
-        )
-        found = probe(subject, episodes=args.episodes, at=args.at, every=args.every)
+        try:
+            recurrent = has_state(network, env.reset(seed=FIRST_SEED)[0])
+            subject = Subject(
+                checkpoint.algorithm,
+                env,
+                network if recurrent else None,
+                lambda: policy_act(make_policy(checkpoint, network), network.device),
+                lambda arm: make_env(arm=arm),
+            )
+            found = probe(subject, episodes=args.episodes, at=args.at, every=args.every)
+        except NaNPolicyError as error:
+            raise NaNPolicyError(f"--checkpoint {checkpoint.path}", error.step) from error
+        except StateSizeError as error:
+            raise OptionError(f"--checkpoint {checkpoint.path} cannot be probed: {error}") from error
     content = {
         "format": PROBE_FORMAT,
         "env_id": checkpoint.env_id,
@@ -472,11 +481,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     say("loading the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.loggers import configure_logging
+    from mikasa_robo.baselines.networks import NaNPolicyError
 
     configure_logging()
     try:
         content, out = _probe_checkpoint(args, ["mikasa", "probe", *argv])
-    except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
+    except (OptionError, CheckpointError, NaNPolicyError, FileNotFoundError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     print(describe(content))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.baselines.evaluation import find_horizon
+from mikasa_robo.baselines.networks import NaNPolicyError, gives_nan
 from mikasa_robo.baselines.protocol import Policy
-from mikasa_robo.baselines.spaces import ActionLayout, Obs, State, map_tensors
+from mikasa_robo.baselines.spaces import ActionLayout, Obs, State, batch_size, map_tensors
 from mikasa_robo.rollouts import Act, EpisodeTotals, Step, play_episodes
 from mikasa_robo.statistics import wilson_interval
 
@@ -21,6 +22,7 @@ __all__ = [
     "Episodes",
     "Player",
     "RecurrentPolicy",
+    "StateSizeError",
     "batches",
     "flatten_rows",
     "freeze_at",
@@ -29,6 +31,7 @@ __all__ = [
     "play_all",
     "policy_act",
     "rate",
+    "require_same_size",
     "reset_at",
 ]
 
@@ -52,6 +55,10 @@ class RecurrentPolicy(Protocol):
 
     def step(self, normalized_obs: Obs, state: State, starts: Tensor) -> tuple[Any, Any, State]:
         """The distribution of actions, anything, and the state (N, …) after this step."""
+
+
+class StateSizeError(ValueError):
+    """The size of a policy's state changes within an episode."""
 
 
 Before = Callable[[int, State], State]
@@ -97,6 +104,10 @@ class Player:
         policy: see `RecurrentPolicy`.
         before: changes the state before a step; by default nothing does.
         after: looks at the state after a step.
+
+    Raises:
+        NaNPolicyError: the network gives NaN.
+        StateSizeError: a step changes the size of the state.
     """
 
     def __init__(self, policy: RecurrentPolicy, before: Before | None = None, after: After | None = None) -> None:
@@ -108,16 +119,20 @@ class Player:
         policy, t = self._policy, self._t
         where = _device_of(obs)
         normalized = policy.normalize(map_tensors(lambda x: x.to(policy.device), obs))
-        n = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
+        n = batch_size(obs)
         state = policy.initial_state(n) if self._state is None else self._state
         if self._before is not None:
             state = self._before(t, state)
         starts = torch.zeros(n, dtype=torch.bool, device=policy.device)
         distribution, _, self._state = policy.step(normalized, state, starts)
+        require_same_size(state, self._state, t)
+        action = distribution.mode()
+        if gives_nan(distribution, action):
+            raise NaNPolicyError("the policy", t)
         if self._after is not None:
             self._after(t, normalized, self._state)
         self._t = t + 1
-        return policy.action.to_env(distribution.mode()).to(where)
+        return policy.action.to_env(action).to(where)
 
 
 def policy_act(policy: Policy, device: torch.device) -> Act:
@@ -164,18 +179,46 @@ def freeze_at(when: int) -> Before:
     return before
 
 
-def has_state(policy: Any) -> bool:
-    """Whether a network keeps a state from step to step."""
+def has_state(policy: Any, obs: Obs) -> bool:
+    """Whether a network keeps a state from step to step, by the first step of episodes with raw observations (N, …).
+
+    Raises:
+        StateSizeError: the step changes the size of the state.
+    """
     if not getattr(policy, "recurrent", False):
         return False
-    state = policy.initial_state(1)
-    return any(value.numel() for value in state.values()) if isinstance(state, dict) else bool(state.numel())
+    with torch.no_grad():
+        seen = policy.normalize(map_tensors(lambda x: x.to(policy.device), obs))
+        n = batch_size(obs)
+        state = policy.initial_state(n)
+        after = policy.step(seen, state, torch.zeros(n, dtype=torch.bool, device=policy.device))[2]
+    require_same_size(state, after, 0)
+    return any(value.numel() for value in _parts(state).values())
+
+
+def require_same_size(before: State, after: State, t: int) -> None:
+    """Raises StateSizeError where the state after step ``t`` has other sizes than before it."""
+    sizes, later = (
+        {name: tuple(value.shape[1:]) for name, value in _parts(state).items()} for state in (before, after)
+    )
+    for name in sizes | later:
+        if sizes.get(name) != later.get(name):
+            part = f"the part {name!r} of the recurrent state" if name else "the recurrent state"
+            raise StateSizeError(
+                f"{part} has the shape {sizes.get(name, 'of nothing')} before step {t} and {later.get(name, 'of nothing')} "
+                "after it (for one episode); swaps, freezes and the read-out need a state of one size: let the memory begin "
+                "with the whole state, filled with zeros"
+            )
 
 
 def flatten_rows(tensors: State) -> Tensor:
-    """(N, D) float32: all numbers of a row in one vector."""
-    parts: Sequence[Tensor] = list(tensors.values()) if isinstance(tensors, dict) else [tensors]
+    """(N, D) float32: all numbers of a row in one vector; of a complex number the real and the imaginary part."""
+    parts = [torch.view_as_real(part) if part.is_complex() else part for part in _parts(tensors).values()]
     return torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], dim=1)
+
+
+def _parts(state: State) -> Mapping[str, Tensor]:
+    return state if isinstance(state, dict) else {"": state}
 
 
 def rate(successes: int, trials: int) -> dict[str, Any]:

@@ -194,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say("loading the simulator")
     from mikasa_robo.baselines.checkpoints import CheckpointError
     from mikasa_robo.baselines.files import find_policy_file
+    from mikasa_robo.baselines.networks import NaNPolicyError
     from mikasa_robo.sim.render import RenderingUnavailableError
     from mikasa_robo.video import VideoError
 
@@ -216,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         OptionError,
         CheckpointError,
         FileNotFoundError,
+        NaNPolicyError,
         UnsuitablePolicyError,
         RenderingUnavailableError,
         VideoError,

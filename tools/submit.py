@@ -125,10 +125,11 @@ def _check(content: Mapping[str, Any], options: Check) -> int:
         problems, done = find_problems(content), "nothing was played again"
         if not problems and options.episodes:
             from mikasa_robo.baselines.checkpoints import CheckpointError
+            from mikasa_robo.baselines.networks import NaNPolicyError
 
             try:
                 problems, done = replay(content, options)
-            except CheckpointError as error:
+            except (CheckpointError, NaNPolicyError) as error:
                 raise OptionError(str(error)) from error
     for problem in problems:
         print(printable(problem))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mikasa_robo import tensors
 from mikasa_robo.assets.low_poly import low_poly_robots
-from mikasa_robo.checks import one_of, positive_int
+from mikasa_robo.checks import NaNActionError, one_of, positive_int
 
 from .backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend, is_batched_cpu
 from .call_arguments import checked_action
@@ -286,7 +286,7 @@ class BatchedSimMixin(BaseEnv):
             nan = torch.isnan(torch.as_tensor(values))
             if nan.any():
                 bad = torch.nonzero(nan.reshape(self.num_envs, -1).any(dim=1)).flatten().tolist()
-                raise ValueError(f"the action of env {bad} is NaN")
+                raise NaNActionError(f"the action of env {bad} is NaN")
         self._acts, self._simulated = action is not None, True
         return super()._step_action(action)
 

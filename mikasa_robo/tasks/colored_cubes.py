@@ -60,9 +60,9 @@ class RecallColors(ChoiceTask):
         arm: Literal["free", "held"] = "free",
         **kwargs: Any,
     ) -> None:
-        self.n = whole_number("n", n, 2, 9)
-        if n == 9 and not self.ordered:
+        if isinstance(n, int) and n == 9 and not self.ordered:
             raise ValueError("n=9: all nine candidates would be targets, with nothing to remember; use 2 to 8")
+        self.n = whole_number("n", n, 2, 9 if self.ordered else 8)
         self.start_counted = whole_range("start_counted", start_counted, 0, self.n - 1)
         low, high = self.start_counted
         self.more_draws = int(low < high)

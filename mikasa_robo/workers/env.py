@@ -19,7 +19,7 @@ from torch import Tensor
 
 import mikasa_robo
 from mikasa_robo.catalog import CATALOG
-from mikasa_robo.checks import positive_int, step_limit
+from mikasa_robo.checks import NaNActionError, positive_int, step_limit
 from mikasa_robo.core.saving import Limits, checked_state
 from mikasa_robo.core.seeds import Seed, episode_keys
 from mikasa_robo.sim.backend import BATCHED, CUDA_NAMES, checked_env_idx, choose_sim_backend
@@ -238,7 +238,7 @@ class WorkerEnv(gym.Env[Any, Any]):
         action = torch.as_tensor(checked_action(action, shape[1:], self.num_envs))
         bad = torch.isnan(action).reshape(self.num_envs, -1).any(dim=1)
         if bad.any():
-            raise ValueError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
+            raise NaNActionError(f"the action of env {torch.nonzero(bad).flatten().tolist()} is NaN")
         return action
 
     def _gather(self, replies: list[Reply], representative: int = 0) -> dict[str, Any]:
