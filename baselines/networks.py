@@ -325,9 +325,7 @@ class NetworkPolicy:
         self._state: State | None = None
         self._generators: list[torch.Generator] = []  # one for each environment
         self._steps = 0
-        self._nan_at: Tensor | None = (
-            None  # () int64 step of the first NaN, on a device where reading would wait; or -1
-        )
+        self._nan_at: Tensor | None = None  # () int64, step of the first NaN or -1, where reading would wait
 
     def on_episode_start(self) -> None:
         """Reset the recurrent state: new episodes begin in all environments."""
