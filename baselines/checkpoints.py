@@ -20,6 +20,7 @@ from mikasa_robo.deprecation import deprecated_names
 
 from .files import find_policy_file, write_atomically
 from .networks import NetworkPolicy
+from .plain_values import why_not_plain
 from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
         CheckpointError: ``payload`` holds anything else, or the file cannot be written, for example because the disk is
             full. An older file of that name is left as it is.
     """
-    _require_plain(payload, "payload")
+    if (why := why_not_plain(payload, "payload")) is not None:
+        raise CheckpointError(why)
     buffer = io.BytesIO()
     torch.save(dict(payload), buffer)
     try:
@@ -380,18 +382,3 @@ class Checkpoints:
 
 def _resumable(run_dir: Path) -> list[Path]:
     return sorted(run_dir.glob("resume-*.pt")) if os.path.isdir(run_dir) else []
-
-
-def _require_plain(value: Any, where: str) -> None:
-    if value is None or isinstance(value, (str, int, float, bool, torch.Tensor)):
-        return
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _require_plain(item, f"{where}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            _require_plain(item, f"{where}[{index}]")
-    else:
-        raise CheckpointError(
-            f"{where} is a {type(value).__name__}, which a checkpoint cannot hold; make it a tensor or a plain value"
-        )
