@@ -24,7 +24,7 @@ from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
+from .checkpoints import CheckpointError, Checkpoints, read_evaluation, require_finite, save_policy
 from .distributed import DistContext
 from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_with
 from .evaluation import Evaluation, EvaluationPlan, evaluate, film, plan_evaluations, torch_threads
@@ -397,6 +397,7 @@ class _Run:
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from what `save_checkpoint` wrote."""
         self.network.load_state_dict(saved["policy"])
+        require_finite(self.network)
         self.algorithm.load_state_dict(saved["algorithm_state"])
         self.generator.set_state(saved["generator"])
         self.stats.episodes.extend(saved["episodes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mikasa_robo.baselines.checkpoints import load_network
+from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, load_policy, save_checkpoint
 from mikasa_robo.baselines.memory import MEMORIES, make_memory
 from mikasa_robo.baselines.memory.contract import check_memory, check_state_device
 from mikasa_robo.tools import cli
@@ -145,6 +146,10 @@ def test_a_run_with_a_faulty_memory_is_refused_before_its_folder_is_made(
     ("name", "words"),
     [
         ("WithoutWeights", []),
+        ("Lazy", []),
+        ("Numbers", []),
+        ("Items", []),
+        ("Mask", []),
         ("AnyOptions", ["--memory-kwargs", "depth=3"]),
         ("Counting", ["--memory-kwargs", "decay=0.1"]),
     ],
@@ -168,3 +173,77 @@ def test_the_weights_of_a_lazy_memory_follow_from_the_seed_of_the_run() -> None:
         found.append(memory.cell.weight.clone())
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+
+
+def change(run: Path, name: str, value: float) -> None:
+    """Put ``value`` into the weights ``name`` of the checkpoints of a run."""
+    for path in run.glob("*.pt"):
+        payload = torch.load(path, weights_only=True)
+        weights = payload["policy" if "policy" in payload else "state_dict"]
+        weights[name].view(-1)[0] = value
+        save_checkpoint(path, payload)
+
+
+def test_infinite_numbers_may_be_in_buffers_but_not_in_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, memory = tmp_path / "run", ["--memory", own("Mask")]
+    assert train(own("Mask"), run, "--checkpoint-every", "64", "--keep-checkpoints", "3") == 0
+    (run / "final_eval.json").unlink()
+    (run / "resume-000000000128.pt").unlink()
+    assert bool(load_network(run).memory.mask.isinf().any())
+    assert train(own("Mask"), tmp_path / "second", "--init-from", str(run)) == 0
+
+    change(run, "memory.cell.bias", float("inf"))
+    problem = "weights 'memory.cell.bias' that are not finite, so training has diverged"
+    with pytest.raises(CheckpointError, match=f"{problem}; pass an earlier checkpoint"):
+        load_network(run)
+    assert train(own("Mask"), tmp_path / "third", "--init-from", str(run)) == 2
+    assert f"--init-from {run / 'checkpoint.pt'}: it has {problem}; name an earlier" in capsys.readouterr().err
+    assert not (tmp_path / "third").exists()
+    assert cli.main(["train", "ppo", "--resume", str(run), *memory]) == 2
+    assert problem in capsys.readouterr().err
+
+    change(run, "memory.cell.bias", 0.0)
+    change(run, "memory.mask", float("nan"))
+    with pytest.raises(CheckpointError, match=r"weights 'memory\.mask' that are not finite"):
+        load_network(run)
+    assert cli.main(["train", "ppo", "--resume", str(run), *memory]) == 2
+    assert "weights 'memory.mask' that are not finite" in capsys.readouterr().err
+    change(run, "memory.mask", 0.0)
+    assert cli.main(["train", "ppo", "--resume", str(run), *memory]) == 0
+
+
+@pytest.mark.parametrize("name", ["Good", "Numbers"])
+def test_a_file_that_describes_a_huge_memory_takes_no_memory(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(own(name), run) == 0
+    payload = torch.load(run / "checkpoint.pt", weights_only=True)
+    payload["network"]["memory_size"] = 10**7  # weights of 400 TB
+    save_checkpoint(run / "checkpoint.pt", payload)
+    with pytest.raises(CheckpointError, match=r"the file holds|too many for its weights"):
+        load_network(run)
+
+
+def test_in_python_a_policy_is_loaded_by_the_name_of_its_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert train(own("Good"), run) == 0
+    MEMORIES.pop(own("Good"))
+    sys.modules.pop("toy_memories")
+    with pytest.raises(
+        CheckpointError,
+        match=r"add --memory toy_memories:Good \(in Python: load_policy\(\.\.\., memory='toy_memories:Good'\)\)",
+    ):
+        load_policy(run)
+    assert "toy_memories" not in sys.modules
+    for other in (own("Counting"), "gru"):
+        with pytest.raises(CheckpointError, match=f"has the memory 'toy_memories:Good', not '{other}'"):
+            load_policy(run, memory=other)
+    evaluated = ["eval", "--checkpoint", str(run), "--episodes", "2", "--out", str(tmp_path / "e.json")]
+    assert cli.main([*evaluated, "--memory", own("Counting")]) == 2
+    said = capsys.readouterr().err
+    assert "the memory is 'toy_memories:Good', and only toy_memories:Counting was named; use --memory toy_mem" in said
+    policy = load_policy(run, memory=own("Good"))
+    assert policy.act(torch.zeros(2, policy.network.layout.width)).shape[0] == 2
