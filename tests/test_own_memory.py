@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, loa
 from mikasa_robo.baselines.memory import MEMORIES, make_memory
 from mikasa_robo.baselines.memory.contract import check_memory, check_state_device
 from mikasa_robo.tools import cli
+from mikasa_robo.tools.sweep_plan import SweepError, read_plan
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 WORDS = (
@@ -247,3 +249,36 @@ def test_in_python_a_policy_is_loaded_by_the_name_of_its_memory(
     assert "the memory is 'toy_memories:Good', and only toy_memories:Counting was named; use --memory toy_mem" in said
     policy = load_policy(run, memory=own("Good"))
     assert policy.act(torch.zeros(2, policy.network.layout.width)).shape[0] == 2
+
+
+# ---------------------------------------------------------------------- sweeps
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Numbers", None),
+        ("Items", None),
+        ("Lazy", None),
+        ("Narrow", "variant own: --memory toy_memories:Narrow: Narrow: step returns y of shape (3, 127)"),
+        (
+            "NoWidth",
+            "variant own: --memory toy_memories:NoWidth: the memory 'toy_memories:NoWidth' takes no hidden_size",
+        ),
+    ],
+)
+def test_a_sweep_checks_memories_of_ones_own_before_it_starts(name: str, message: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        f"""out = "{tmp_path / "out"}"
+tasks = ["MemoryLengthEasy-v0"]
+seeds = [1]
+[[variant]]
+name = "own"
+algorithm = "ppo"
+options = {{ memory = "{own(name)}" }}
+"""
+    )
+    if message is None:
+        assert len(read_plan(file).runs) == 1
+    else:
+        with pytest.raises(SweepError, match=re.escape(message)):
+            read_plan(file)
