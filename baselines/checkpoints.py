@@ -6,6 +6,7 @@ never imported because a checkpoint names it: the error says which option import
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import textwrap
@@ -15,12 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mikasa_robo.deprecation import deprecated_names
 
 from .files import find_policy_file, write_atomically
 from .networks import NetworkPolicy
-from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network
+from .plain_values import why_not_plain
+from .registry import AlgorithmSpec, RegistryError, get_algorithm, get_network, use_memory
 
 if TYPE_CHECKING:
     from .arguments import CommonArgs
@@ -37,6 +41,7 @@ __all__ = [
     "read_bytes",
     "read_evaluation",
     "read_policy",
+    "require_finite",
     "save_checkpoint",
     "save_policy",
     "write_atomically",
@@ -93,7 +98,8 @@ def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
         CheckpointError: ``payload`` holds anything else, or the file cannot be written, for example because the disk is
             full. An older file of that name is left as it is.
     """
-    _require_plain(payload, "payload")
+    if (why := why_not_plain(payload, "payload")) is not None:
+        raise CheckpointError(why)
     buffer = io.BytesIO()
     torch.save(dict(payload), buffer)
     try:
@@ -245,10 +251,22 @@ def _require_weights(state_dict: Mapping[str, Any], path: Path | str) -> None:
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             # such as a stride of 0: a small file that stands for more memory than there is
             raise CheckpointError(f"{path} has weights {name!r} that overlap; pass a checkpoint that training wrote")
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise CheckpointError(
-                f"{path} has weights {name!r} that are not finite, so training has diverged; pass an earlier checkpoint"
-            )
+        # Infinite numbers may be right in a buffer, such as a mask of attention: `require_finite` knows the parameters.
+        if value.is_floating_point() and bool(value.isnan().any()):
+            raise CheckpointError(f"{path} has {_diverged(name)}; pass an earlier checkpoint")
+
+
+def require_finite(network: Any) -> None:
+    """Raise ValueError where a parameter is infinite or NaN."""
+    # A network need not be a module. Then nothing tells its parameters from the rest.
+    values = network.named_parameters() if isinstance(network, torch.nn.Module) else network.state_dict().items()
+    for name, value in values:
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"it has {_diverged(name)}")
+
+
+def _diverged(name: str) -> str:
+    return f"weights {name!r} that are not finite, so training has diverged"
 
 
 def _split_modules(values: dict[str, Any]) -> None:
@@ -290,19 +308,48 @@ def network_from(payload: dict[str, Any], path: Path | str, device: torch.device
         raise CheckpointError(
             f"{path} does not fit the network {name!r} ({reason}); use the version that the policy was trained with"
         ) from error
+    try:
+        require_finite(network)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; pass an earlier checkpoint") from error
     return network.to(device).eval()
 
 
 def _require_sizes(network_class: Any, payload: Mapping[str, Any]) -> None:
     """Raise ValueError where the network is far larger than the weights, before memory is taken for it."""
+    found = sum(value.numel() for value in payload["state_dict"].values())
     try:
         with torch.device("meta"):
-            needed = sum(value.numel() for value in network_class.from_dict(payload["network"]).state_dict().values())
-    except NotImplementedError:  # a network of somebody's own that needs numbers
-        return
-    found = sum(value.numel() for value in payload["state_dict"].values())
+            network = network_class.from_dict(payload["network"])
+    except (NotImplementedError, RuntimeError, TypeError):
+        # A class of somebody's own computes with numbers, which these tensors do not have. Or the description is damaged:
+        # then this raises again.
+        with _Bounded(20 * found + 10_000_000):
+            network = network_class.from_dict(payload["network"])
+    # Weights of unknown size, such as LazyLinear's, get that of the file.
+    needed = sum(value.numel() for value in network.state_dict().values() if not is_lazy(value))
     if needed > 4 * found:  # an older version may have stored shared weights once
         raise ValueError(f"the network has {needed} weights, and the file holds {found}")
+
+
+class _Bounded(TorchDispatchMode):
+    """Within it, ValueError is raised before more than ``most`` numbers have been made as new tensors."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = self.left = most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(argument.name == "device" for argument in func._schema.arguments):  # it makes a tensor: how large?
+            options = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+            with contextlib.suppress(
+                NotImplementedError, RuntimeError
+            ):  # there may be no such function without storage
+                self.left -= func(*args, **{**options, "device": torch.device("meta")}).numel()
+            if self.left < 0:
+                raise ValueError(f"making the network takes more than {self.most} numbers, too many for its weights")
+        return func(*args, **kwargs)
 
 
 def _imported_by(kind: str, name: str, module: str | None) -> str:
@@ -311,25 +358,40 @@ def _imported_by(kind: str, name: str, module: str | None) -> str:
     return f"{kind} {name!r} is in the module {module}, which is imported only if you name it; add --{kind} {module}:{name}"
 
 
-def load_network(path: Path | str, device: torch.device | str = "cpu") -> Any:
+def load_network(path: Path | str, device: torch.device | str = "cpu", memory: str | None = None) -> Any:
     """The network of a checkpoint that `save_policy` wrote, on ``device``; see `protocol.Network`.
 
+    Args:
+        path, device: see `load_checkpoint`.
+        memory: ``"module:Class"`` where the network has a memory of your own: then its module is imported.
+
     Raises:
-        CheckpointError: the file is not the checkpoint of a policy, or its network is not registered.
+        CheckpointError: the file is not the checkpoint of a policy, it has another memory, or its network is not
+            registered.
         FileNotFoundError: there is no such file.
+        EnvIdError, RegistryError: there is no such module, or no such memory in it.
     """
-    return network_from(read_policy(path, device), path, device)
+    payload = read_policy(path, device)
+    if memory is not None:
+        found = payload["network"].get("memory")
+        if memory != found:
+            raise CheckpointError(f"{path} has the memory {found!r}, not {memory!r}; name that one, or none")
+        use_memory(memory)
+    return network_from(payload, path, device)
 
 
-def load_policy(path: Path | str, device: torch.device | str = "cpu") -> NetworkPolicy:
+def load_policy(path: Path | str, device: torch.device | str = "cpu", memory: str | None = None) -> NetworkPolicy:
     """The policy of a checkpoint: ``policy.act(obs)`` maps observations (N, …) to actions (N, A).
 
     A policy with memory remembers from call to call; call ``policy.on_episode_start()`` when new episodes begin.
 
+    Args:
+        path, device, memory: see `load_network`.
+
     Raises:
-        CheckpointError, FileNotFoundError: see `load_network`.
+        CheckpointError, FileNotFoundError, EnvIdError, RegistryError: see `load_network`.
     """
-    return NetworkPolicy(load_network(path, device))
+    return NetworkPolicy(load_network(path, device, memory))
 
 
 class Checkpoints:
@@ -380,18 +442,3 @@ class Checkpoints:
 
 def _resumable(run_dir: Path) -> list[Path]:
     return sorted(run_dir.glob("resume-*.pt")) if os.path.isdir(run_dir) else []
-
-
-def _require_plain(value: Any, where: str) -> None:
-    if value is None or isinstance(value, (str, int, float, bool, torch.Tensor)):
-        return
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _require_plain(item, f"{where}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            _require_plain(item, f"{where}[{index}]")
-    else:
-        raise CheckpointError(
-            f"{where} is a {type(value).__name__}, which a checkpoint cannot hold; make it a tensor or a plain value"
-        )

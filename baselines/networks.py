@@ -19,7 +19,8 @@ from .critics import ValueScale, output_gain
 from .distributed import DistContext
 from .distributions import Distribution
 from .encoder import mlp
-from .memory import make_memory
+from .memory import Memory, make_memory
+from .memory.contract import check_memory, check_state_device
 from .memory_arguments import named_memory_errors
 from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
 from .protocol import Network, Setup
@@ -182,7 +183,9 @@ class RecurrentActorCritic(PolicyNetwork):
         sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
         options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
         with named_memory_errors(args):
-            return cls(observation, action, *sizes, *options, **read_ppo_options(args))
+            network = cls(observation, action, *sizes, *options, **read_ppo_options(args))
+            check_memory(network.memory, args.read_memory_kwargs())
+        return network
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RecurrentActorCritic:
@@ -280,6 +283,8 @@ def make_network(args: Any, setup: Setup, recurrent: bool) -> Network:
     observation = ObservationLayout.of(setup.observation_space, num_objects)
     network = network_class.from_args(observation, ActionLayout.of(setup.action_space), args)
     placed: Network = network.to(setup.device)
+    if isinstance(memory := getattr(placed, "memory", None), Memory):
+        check_state_device(memory)
     return placed
 
 

@@ -261,9 +261,15 @@ def get_memory(name: str) -> MemorySpec:
     if name in MEMORIES:
         return MEMORIES[name]
     if ":" in name:
+        if others := [known for known in MEMORIES if ":" in known]:
+            raise RegistryError(
+                f"the memory is {name!r}, and only {', '.join(others)} was named; use --memory {name} "
+                f"(in Python: load_policy(..., memory={name!r}))"
+            )
         module = name.rpartition(":")[0]
         raise RegistryError(
-            f"the memory {name!r} is in the module {module}, which is imported only if you name it; add --memory {name}"
+            f"the memory {name!r} is in the module {module}, which is imported only if you name it; add --memory {name} "
+            f"(in Python: load_policy(..., memory={name!r}))"
         )
     raise RegistryError(
         f"there is no memory {name!r}; use one of {', '.join(MEMORIES)}, or module:Class for a class of your own"

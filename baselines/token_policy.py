@@ -14,6 +14,7 @@ from .distributions import Distribution
 from .encoder import IMAGE_FEATURES, JOINED_VECTOR
 from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
 from .memory import Memory, make_memory
+from .memory.contract import check_memory
 from .memory_arguments import named_memory_errors
 from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
 from .registry import get_memory
@@ -113,7 +114,9 @@ class TokenPolicy(PolicyNetwork):
         with named_memory_errors(args):
             # An algorithm from elsewhere may be older than this option.
             options = {"query_sizes": getattr(args, "query_sizes", ()), **read_ppo_options(args)}
-            return cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
+            network = cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
+            check_memory(network.memory, args.read_memory_kwargs())
+        return network
 
     @staticmethod
     def refuse_object_options(observation: ObservationLayout, args: Any) -> None:

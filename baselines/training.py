@@ -26,7 +26,7 @@ from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
 from .arguments import ArgumentError, CommonArgs, world_size
-from .checkpoints import CheckpointError, Checkpoints, read_evaluation, save_policy
+from .checkpoints import CheckpointError, Checkpoints, read_evaluation, require_finite, save_policy
 from .distributed import DistContext
 from .divergence import diverged
 from .environments import EnvFactory, derived_seed, is_maniskill_task, reset_with
@@ -407,6 +407,7 @@ class _Run:
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from what `save_checkpoint` wrote."""
         self.network.load_state_dict(saved["policy"])
+        require_finite(self.network)
         self.algorithm.load_state_dict(saved["algorithm_state"])
         self.generator.set_state(saved["generator"])
         _restore_torch_generators(saved.get("torch_generators", {}), self.device)  # an older checkpoint has none

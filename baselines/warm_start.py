@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .arguments import ArgumentError, CommonArgs
-from .checkpoints import read_policy
+from .checkpoints import read_policy, require_finite
 from .critics import CRITIC_STATE
 from .files import find_policy_file
 from .option_words import kwargs_words, option_words
@@ -84,6 +84,10 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
                 raise ValueError(f"{', '.join(wrong)} do not fit")
     except (RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(f"--init-from {path} holds weights of another network: {error}") from error
+    try:
+        require_finite(network)
+    except ValueError as error:
+        raise ArgumentError(f"--init-from {path}: {error}; name an earlier checkpoint") from error
     trained = f"{payload['algorithm']} on {payload['env_id']} for {payload['step']:,} steps"
     log.info(
         "starting from the policy of %s, trained by %s%s", path, trained, " (new critic)" if CRITIC[0] in new else ""

@@ -20,7 +20,7 @@ from typing import Any
 
 from mikasa_robo.baselines.arguments import MOST_SEED
 from mikasa_robo.baselines.option_words import option_words
-from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm
+from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_memory
 from mikasa_robo.env_ids import EnvIdError, split_env_id
 
 from .env_ids import OptionError, resolve_env_id
@@ -356,21 +356,22 @@ def _check_without_simulator(args: Any) -> None:
 
 @functools.cache
 def _check_memory(name: str, size: int, words: tuple[str, ...]) -> None:
-    """Raise ArgumentError where there is no such memory: it is made without storage. Cached for sweeps of many tasks."""
+    """Raise ArgumentError where there is no such memory, or one of the user's own is faulty. Cached for many tasks."""
     import torch
 
     from mikasa_robo.baselines.memory import make_memory
+    from mikasa_robo.baselines.memory.contract import check_memory
     from mikasa_robo.baselines.memory_arguments import named_memory_errors
     from mikasa_robo.baselines.option_words import read_kwargs
 
     options = read_kwargs(words, "--memory-kwargs")
-    # A memory of the user's own may not be able to do without storage: then each run finds out by itself.
-    with (
-        contextlib.suppress(NotImplementedError, RuntimeError),
-        named_memory_errors(argparse.Namespace(memory=name, memory_kwargs=words)),
-        torch.device("meta"),
-    ):
-        make_memory(name, size, hidden_size=size, **options)
+    with named_memory_errors(argparse.Namespace(memory=name, memory_kwargs=words)):
+        if use_memory(name).module is None:
+            with torch.device("meta"):  # takes no storage
+                make_memory(name, size, hidden_size=size, **options)
+        else:  # it may compute with numbers, which tensors without storage do not have
+            with contextlib.suppress(RuntimeError):  # such as a lack of memory: each run finds out by itself
+                check_memory(make_memory(name, size, hidden_size=size, **options), options)
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class Memory(nn.Module):
 
     A subclass passes its options on to this constructor, makes its layers and defines `initial_state` and `step`. The rest
     follows from these; a model that computes a sequence faster than step by step defines `forward_sequence` too. Both must
-    give the same. Neither may keep anything in the module: several threads use it at once.
+    give the same. Neither may keep anything in the module: several threads use it at once. docs/baselines.md lists what else
+    a memory has to fulfil, and `contract` tries it out.
 
     N is the number of environments and T the number of steps. Tensors are float32 unless stated otherwise.
 
@@ -36,15 +37,21 @@ class Memory(nn.Module):
     """
 
     output_size: int
+    _place: Tensor
 
     def __init__(self, input_size: int, hidden_size: int = 128, **options: Any) -> None:
         super().__init__()
         check_whole(self, input_size=input_size, hidden_size=hidden_size)
         self.input_size, self.hidden_size, self.options = input_size, hidden_size, options
         self.output_size = hidden_size
+        # Tells where a memory without parameters is; no part of its weights.
+        self.register_buffer("_place", torch.empty(0), persistent=False)
 
     def initial_state(self, n: int) -> State:
-        """The state (n, …) each at the start of an episode, on the module's device."""
+        """The state (n, …) each at the start of an episode, on the module's device.
+
+        Also that which takes the place of the one before where ``starts`` is True.
+        """
         raise NotImplementedError
 
     def step(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
@@ -106,8 +113,9 @@ class Memory(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the memory is."""
+        place: torch.device = self._place.device
+        return place
 
 
 def make_memory(name: str, input_size: int, **options: Any) -> Memory:
@@ -124,10 +132,18 @@ def make_memory(name: str, input_size: int, **options: Any) -> Memory:
         ValueError: the memory has no such option, or an option has a value that cannot be used.
     """
     memory_class = use_memory(name).load()
-    known = [parameter for parameter in inspect.signature(memory_class).parameters if parameter != "input_size"]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(f"the memory {name!r} has no option {', '.join(unknown)}; it takes {', '.join(known)}")
+    parameters = inspect.signature(memory_class).parameters.values()
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+        known = [parameter.name for parameter in named if parameter.name != "input_size"]
+        unknown = sorted(set(options) - set(known))
+        if "hidden_size" in unknown:
+            raise ValueError(
+                f"the memory {name!r} takes no hidden_size, its width, which is required; define __init__(self, input_size, "
+                "hidden_size=128) and pass both to super().__init__"
+            )
+        if unknown:
+            raise ValueError(f"the memory {name!r} has no option {', '.join(unknown)}; it takes {', '.join(known)}")
     memory: Memory = memory_class(input_size, **options)
     return memory
 
