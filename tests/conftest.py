@@ -222,3 +222,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes())
+
+
+@pytest.fixture(autouse=True)
+def _forget_memories() -> Iterator[None]:
+    """Memories of one's own that a test names are registered for the process; the next test does not know them."""
+    registry = sys.modules.get("mikasa_robo.baselines.registry")
+    before = dict(registry.MEMORIES) if registry else {}
+    yield
+    if registry:
+        registry.MEMORIES.clear()
+        registry.MEMORIES.update(before)
