@@ -343,9 +343,8 @@ class _Bounded(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(argument.name == "device" for argument in func._schema.arguments):  # it makes a tensor: how large?
             options = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
-            with contextlib.suppress(
-                NotImplementedError, RuntimeError
-            ):  # there may be no such function without storage
+            # There may be no such function without storage.
+            with contextlib.suppress(NotImplementedError, RuntimeError):
                 self.left -= func(*args, **{**options, "device": torch.device("meta")}).numel()
             if self.left < 0:
                 raise ValueError(f"making the network takes more than {self.most} numbers, too many for its weights")

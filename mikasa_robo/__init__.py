@@ -56,7 +56,7 @@ def make_env(
     Returns:
         What ``gymnasium.make`` returns: actions, observations, rewards and flags carry a leading axis of ``num_envs``.
         With workers, a `mikasa_robo.workers.env.WorkerEnv`: spaces, `reset`, `step`, `render` and saved states are the
-        same, and what it has of the task's other attributes are those that it names. The simulation is in the workers.
+        same. It has a copy of the task's plain attributes, such as ``arm``; the simulation itself is in the workers.
 
     Raises:
         ValueError: there is no task with this ID, or an argument cannot be used, such as a GPU backend with workers. No

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from toy_memories import Good
 
-from mikasa_robo.baselines.memory import Memory, State
-
-
-class Plain(Memory):
-    """A recurrent layer."""
-
-    def __init__(self, input_size: int, hidden_size: int = 128) -> None:
-        super().__init__(input_size, hidden_size)
-        self.layer = nn.Linear(input_size + hidden_size, hidden_size)
-
-    def initial_state(self, n: int) -> State:
-        return {"h": torch.zeros(n, self.hidden_size, device=self.device)}
-
-    def step(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
-        h = torch.tanh(self.layer(torch.cat([x, state["h"].masked_fill(starts[:, None], 0.0)], dim=-1)))
-        return h, {"h": h}
+from mikasa_robo.baselines.memory import State
 
 
-class Dropping(Plain):
+class Dropping(Good):
     """Its outputs have dropout, and their statistics are counted."""
 
     def __init__(self, input_size: int, hidden_size: int = 128) -> None:
@@ -35,7 +21,7 @@ class Dropping(Plain):
         return self.last(y), state
 
 
-class Random(Plain):
+class Random(Good):
     """Adds torch's own random numbers in train mode, as dropout does."""
 
     def step(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
@@ -43,7 +29,7 @@ class Random(Plain):
         return y + 0.1 * torch.randn_like(y) if self.training else y, state
 
 
-class Growing(Plain):
+class Growing(Good):
     """Its state is empty at first, and keeps all that it has seen."""
 
     def initial_state(self, n: int) -> State:
@@ -56,7 +42,7 @@ class Growing(Plain):
         return y, {"h": torch.cat([past, y[:, None]], dim=1)}
 
 
-class NaN(Plain):
+class NaN(Good):
     """Gives NaN from step ``broken_at`` of an episode on; never if that is negative."""
 
     broken_at = -1

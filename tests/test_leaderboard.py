@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -274,7 +274,7 @@ def test_a_single_episode_that_was_made_up_is_found(
         (lambda c: c["runs"][0]["args"].update(env_id="Hard-v0"), f"args.env_id is Hard-v0 in the file, and {ENV_ID}"),
         (lambda c: c["runs"][0]["args"].update(init_from="a.pt"), "args.init_from is a.pt in the file, and None in"),
         (lambda c: c["runs"][0]["args"].pop("env_id"), f" in the file, and {ENV_ID} in"),
-        (lambda c: c["runs"][0]["args"].update(luck=1), "args is of no training (ppo-lstm has no argument luck"),
+        (lambda c: c["runs"][0]["args"].update(luck=1), "args is unusable (ppo-lstm has no argument luck"),
         (
             lambda c: c["runs"][0].update(checkpoint=None, args={"env_id": ENV_ID, "memory": "none"}),
             "args.memory is none in the file, and lstm in",
@@ -334,6 +334,7 @@ def test_every_entry_of_the_leaderboard_passes() -> None:
 def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (leaderboard.FIRST_SEED, leaderboard.PAPER_RUNS) == (evaluate.FIRST_SEED, evaluate.PAPER_RUNS)
     assert leaderboard.SETTINGS == evaluate.SHARED_ARGS
+    assert get_args(get_type_hints(Args)["protocol"]) == leaderboard.PROTOCOLS
     assert (leaderboard.PAPER_EPISODES, leaderboard.LEAST_EPISODES) == (evaluate.PAPER_EPISODES, evaluate.EPISODES)
     evaluation = json.loads(file.read_text())
 

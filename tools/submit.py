@@ -261,7 +261,7 @@ def _pairs_of_arguments(
     try:
         told = json.loads(json.dumps(type(checkpoint.args).from_dict(told).to_dict()))
     except (ArgumentError, TypeError, ValueError) as error:
-        return [("args", f"of no training ({error})", "of one")]
+        return [("args", f"unusable ({error})", "usable")]
     return [(f"args.{name}", told[name], value) for name, value in ours.items()]
 
 

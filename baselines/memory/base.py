@@ -50,7 +50,7 @@ class Memory(nn.Module):
     def initial_state(self, n: int) -> State:
         """The state (n, …) each at the start of an episode, on the module's device.
 
-        Also that which takes the place of the one before where ``starts`` is True.
+        Where ``starts`` is True, it replaces the state of the episode before.
         """
         raise NotImplementedError
 

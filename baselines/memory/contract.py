@@ -43,7 +43,7 @@ def check_memory(memory: Memory, options: Mapping[str, Any]) -> None:
             trial.call("step", x, trial.initial(1), torch.ones(1, dtype=torch.bool, device=memory.device))
     cuda = [memory.device] if memory.device.type == "cuda" else []
     with torch.random.fork_rng(cuda), torch.no_grad(), _unchanged(memory) as buffers:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would also seed GPUs that are not forked here
         memory.eval()
         trial.draw()
         trial.check_steps()
@@ -282,7 +282,7 @@ class _Trial:
         """A memory made from `to_dict` and the weights, as from a checkpoint, is the same memory."""
         values = dict(self.memory.to_dict())
         values.pop("name", None)
-        torch.manual_seed(1)  # other weights, until the right ones are loaded
+        torch.default_generator.manual_seed(1)  # other weights, until the right ones are loaded
         try:
             again: Memory = type(self.memory)(**values)
             again.load_state_dict(self.memory.state_dict())
