@@ -278,6 +278,34 @@ def test_a_ray_that_answers_strangers_is_not_used(monkeypatch: pytest.MonkeyPatc
     assert closed == [True]
 
 
+def test_a_busy_machine_gets_three_attempts_to_start_ray() -> None:
+    late = "The current node timed out during startup."
+
+    def slow_ray(failures: list[Exception]) -> Any:
+        """A Ray whose first attempts fail; it keeps a list of all calls."""
+        calls: list[str] = []
+
+        def init(**options: Any) -> None:
+            assert options == {"num_cpus": 2}
+            calls.append("init")
+            if failures:
+                raise failures.pop(0)
+
+        return SimpleNamespace(calls=calls, init=init, shutdown=lambda: calls.append("shutdown"))
+
+    third = slow_ray([Exception(late), RuntimeError(late)])
+    module._start_here(third, {"num_cpus": 2})
+    assert third.calls == ["init", "shutdown", "init", "shutdown", "init"]
+    with pytest.raises(
+        SweepError, match=r"Ray did not start on this machine in 3 attempts \(The current .* again later"
+    ):
+        module._start_here(slow_ray([Exception(late)] * 3), {"num_cpus": 2})
+    refused = slow_ray([ValueError("num_cpus")])
+    with pytest.raises(ValueError, match="num_cpus"):
+        module._start_here(refused, {"num_cpus": 2})
+    assert refused.calls == ["init"]
+
+
 def test_the_token_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of a cluster")

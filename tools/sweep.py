@@ -65,6 +65,8 @@ PATIENCE = 20.0
 """Seconds that runs get to end when a sweep is stopped."""
 OBJECT_STORE = 80 * 1024 * 1024
 """Bytes of shared memory for Ray on this machine, close to its minimum: runs exchange no data."""
+STARTS = 3
+"""How often Ray may try to start on this machine. An attempt fails where its processes are not up within 30 seconds."""
 LOCK = ".sweep.lock"
 """The file in ``out``/logs that a sweep locks. It stays: another sweep may have opened it already."""
 FREE = (
@@ -525,7 +527,8 @@ def _started_ray(address: str | None, num_cpus: int | None) -> Iterator[Any]:
     _read_authentication_again()
     common: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address is None:
-        ray.init(num_cpus=num_cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **common)
+        own = {"num_cpus": num_cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE, **common}
+        _start_here(ray, own)
         _require_authentication(ray)
     else:
         ray.init(address=address, **common)
@@ -533,6 +536,31 @@ def _started_ray(address: str | None, num_cpus: int | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start_here(ray: Any, options: Mapping[str, Any]) -> None:
+    """Start Ray on this machine. Raises SweepError if it does not start in `STARTS` attempts."""
+    for _ in range(STARTS):
+        reason = _why_not_started(ray, options)
+        if reason is None:
+            return
+    raise SweepError(
+        f"Ray did not start on this machine in {STARTS} attempts ({reason}); if other programs keep it busy, run the same "
+        "command again later"
+    )
+
+
+def _why_not_started(ray: Any, options: Mapping[str, Any]) -> Exception | None:
+    """Try to start Ray. None if it runs; what it raised where one of its processes was not up in time."""
+    try:
+        ray.init(**options)
+    except Exception as error:
+        # Ray has no class of its own for this. The others are about the options.
+        if type(error) not in (Exception, RuntimeError):
+            raise
+        ray.shutdown()
+        return error
+    return None
 
 
 @contextlib.contextmanager
