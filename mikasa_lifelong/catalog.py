@@ -98,9 +98,29 @@ def find_stream(name: str, option: str = "") -> StreamRow:
 
 
 def load_entry_point(entry_point: str) -> Any:
-    """What ``"module:name"`` names; imports the module."""
+    """What ``"module:name"`` names; imports the module.
+
+    Raises:
+        LifelongError: it is not of that form, there is no such module, or the module has no such name.
+        ModuleNotFoundError: the module needs another one that is not installed.
+    """
     module, _, name = entry_point.partition(":")
-    return getattr(importlib.import_module(module), name)
+    if not module or not name:
+        raise LifelongError(
+            f"entry point {entry_point!r} should have the form 'module:name', such as 'my_tasks:MyTask'"
+        )
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and what it imports is not
+        raise LifelongError(
+            f"entry point {entry_point!r}: there is no module {error.name!r}; correct the name, or put its folder on "
+            "PYTHONPATH"
+        ) from error
+    if not hasattr(loaded, name):
+        raise LifelongError(f"entry point {entry_point!r}: the module {module} has no {name!r}; correct the name")
+    return getattr(loaded, name)
 
 
 _PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))

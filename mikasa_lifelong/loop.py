@@ -18,11 +18,12 @@ from mikasa_robo.baselines.evaluation import torch_threads
 
 from .arguments import RunArgs
 from .catalog import load_entry_point
+from .errors import LifelongError
 from .learners.base import Chance, Learner, Setup
 from .nets import NETWORKS
 from .record import AFTER, Record
 from .stages import save_stage
-from .stream import Dataset, TaskStream, UnionDataset
+from .stream import Dataset, Scores, TaskStream, UnionDataset
 
 __all__ = ["Loop", "make_setup"]
 
@@ -225,7 +226,15 @@ class Loop:
         self.save()
 
     def _evaluate(self, checkpoint: int, k: int, loss: float | None = None) -> float:
-        scores = self.stream.tasks[k].evaluate(self.learner.policy(k), self.args.episodes)
+        told = self.stream.tasks[k].evaluate(self.learner.policy(k), self.args.episodes)
+        # A NaN would pass for a score that was not measured.
+        if not (0 <= told.successes <= told.trials and told.trials > 0 and math.isfinite(told.value)):
+            raise LifelongError(
+                f"the evaluation of {self.stream.row.tasks[k]} returned {told}; let it return a finite value, at least one "
+                "trial, and from 0 to that many successes"
+            )
+        # NumPy's numbers, which tasks tend to count with, cannot be written as JSON.
+        scores = Scores(int(told.successes), int(told.trials), float(told.value))
         self.record.add(self.stage.number, checkpoint, k, scores, loss)
         return scores.value
 

@@ -21,9 +21,10 @@ from mikasa_robo.statistics import wilson_interval
 from . import metrics
 from .arguments import RunArgs
 from .errors import LifelongError
-from .loop import Loop
+from .loop import Loop, make_setup
 from .record import FORMAT, Record
 from .stream import TaskStream
+from .trial import require_learnable
 
 __all__ = ["RESULT_FILE", "read_saved", "result_of", "run"]
 
@@ -63,6 +64,8 @@ def run(args: RunArgs, command: Sequence[str]) -> dict[str, Any]:
     stream = TaskStream(args.stream_row, args.data)
     for k in range(len(stream)):  # what cannot be built is found before there is a folder
         stream.dataset(k, args.seed)
+    args.learner_row.load()
+    require_learnable(make_setup(args, stream), stream)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_threads(args.torch_threads))
         if args.resume is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mikasa_lifelong.catalog import load_entry_point
+from mikasa_lifelong.errors import find
 from mikasa_lifelong.stream import Signature
 
 from . import HEADS
@@ -103,6 +104,6 @@ class KeysTurn:
 
 
 def make_head(signature: Signature) -> Head:
-    """The head that ``signature`` names."""
-    head: Head = load_entry_point(HEADS[signature.head])(signature.outputs)
+    """The head that ``signature`` names. Raises LifelongError if there is none of that name."""
+    head: Head = load_entry_point(find("head", signature.head, HEADS, "signature of a task, head"))(signature.outputs)
     return head
