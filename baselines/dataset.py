@@ -8,6 +8,7 @@ The loss, the network and the updates are those of `dagger`; only the episodes c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +33,20 @@ from .option_words import kwargs_words
 from .protocol import Setup
 from .spaces import Obs, ObservationLayout
 
-__all__ = ["DatasetBC", "open_dataset", "read_dataset", "to_training_episode"]
+__all__ = [
+    "DIGEST",
+    "DatasetBC",
+    "dataset_digest",
+    "open_dataset",
+    "read_dataset",
+    "require_same_dataset",
+    "to_training_episode",
+]
 
 GENERAL = ("obs_mode", "control_mode", "reward_mode", "sim_backend")
 """Arguments of an environment that are not the task's own."""
+DIGEST = "dataset_sha256"
+"""Entry of an algorithm's state: which episodes the run learns from."""
 
 
 class _NothingPlayed(EpisodeCutter):
@@ -60,6 +71,7 @@ class DatasetBC(BC):
             episodes = read_dataset(Path(args.dataset), args, parts, self.task)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
+            self.dataset_digest = dataset_digest(Path(args.dataset))
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See `Imitation.rollout`; from a dataset, steps drawn at random, which tell what observations look like."""
@@ -88,6 +100,16 @@ class DatasetBC(BC):
 
     def _pretraining_due(self) -> bool:
         return self._waits_for_images() if self.recorded else super()._pretraining_due()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Imitation.state_dict`."""
+        return super().state_dict() | ({DIGEST: self.dataset_digest} if self.recorded else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Imitation.load_state_dict`. Raises ArgumentError where the dataset is another one now."""
+        if self.args.dataset is not None:
+            require_same_dataset(state, self.args.dataset, self.dataset_digest)
+        super().load_state_dict(state)
 
 
 def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Dataset:
@@ -131,6 +153,37 @@ def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Datase
             f"({info.obs_mode}); use an --obs of these"
         )
     return dataset
+
+
+def dataset_digest(folder: Path) -> str:
+    """A SHA-256, in hexadecimal, of the native episodes of a complete dataset, as its manifest lists them.
+
+    It depends neither on where the folder is nor on the formats that were added to it.
+
+    Raises:
+        ArgumentError: the manifest cannot be read, or lists no checksum of an episode.
+    """
+    try:
+        dataset = Dataset.open(folder)
+        files = (dataset.manifest or {})["files"]
+        episodes = [(row["seed"], files[row["file"]]["sha256"]) for row in dataset.rows()]
+    except (DataError, KeyError) as error:
+        raise ArgumentError(f"--dataset {folder}: the manifest tells no checksums of its episodes ({error})") from error
+    return hashlib.sha256(json.dumps(episodes).encode()).hexdigest()
+
+
+def require_same_dataset(state: Mapping[str, Any], folder: str | None, digest: str) -> None:
+    """Raise ArgumentError where a run that is resumed learnt from other episodes than those in ``folder`` now.
+
+    Args:
+        state: of the algorithm; that of an older run does not tell, and is taken.
+        folder: of the dataset.
+        digest: see `dataset_digest`.
+    """
+    if state.get(DIGEST, digest) != digest:
+        raise ArgumentError(
+            f"--dataset {folder} has other episodes than when the run began; put the former ones there, or start a new run"
+        )
 
 
 def read_dataset(

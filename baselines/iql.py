@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 
-from .dataset import to_training_episode
+from .dataset import DIGEST, require_same_dataset, to_training_episode
 from .encoders import relu_mlp
 from .episodes import Episode
 from .imitation import OBS, replay, told_figures
@@ -195,10 +195,12 @@ class IQL(Offline):
         parts = {"critic": self.learner.critic.state_dict(), "target": self.learner.target.state_dict()}
         if self.learner.readout is not None:
             parts["readout"] = self.learner.readout.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "updates": self.updates, **parts}
+        own = {"optimizer": self.optimizer.state_dict(), "updates": self.updates, DIGEST: self.dataset_digest}
+        return {**own, **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """See `Offline.load_state_dict`."""
+        require_same_dataset(state, self.args.dataset, self.dataset_digest)
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
         self.learner.critic.load_state_dict(state["critic"])

@@ -25,7 +25,7 @@ from mikasa_robo.core.env import MemoryEnv
 from mikasa_robo.data.episode import Episode as RecordedEpisode
 
 from .arguments import ArgumentError
-from .dataset import read_dataset, to_training_episode
+from .dataset import DIGEST, dataset_digest, open_dataset, read_dataset, require_same_dataset, to_training_episode
 from .episodes import Episode
 from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
@@ -59,7 +59,12 @@ class Offline(EpisodeLearner):
         task = setup.env.unwrapped
         if not isinstance(task, MemoryEnv):
             raise ArgumentError(f"--env-id {args.env_id} has no datasets; use a robot task of `mikasa list`")
-        episodes = read_dataset(Path(args.dataset), args, parts, task, self.convert)
+        folder = Path(args.dataset)
+        reward_mode = open_dataset(folder, args, parts).info.env_kwargs.get("reward_mode")
+        if args.reward == "dense" and reward_mode == "sparse":  # of a checkpoint that was trained with it
+            raise ArgumentError(f"--reward dense: --dataset {folder} has sparse rewards; use --reward success")
+        self.dataset_digest = dataset_digest(folder)
+        episodes = read_dataset(folder, args, parts, task, self.convert)
         oracle, classes = None, 0
         if args.oracle_weight:
             # IQL's episodes have a row more, in which nothing was done.
@@ -95,6 +100,15 @@ class Offline(EpisodeLearner):
     def update(self, batch: Sample) -> dict[str, float]:
         """Take gradient steps."""
         return self.describe_steps(self.take_steps(self.args.batch_size))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs besides the policy and the episodes, and which episodes these are."""
+        return super().state_dict() | {DIGEST: self.dataset_digest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned. Raises ArgumentError where the dataset is another one now."""
+        require_same_dataset(state, self.args.dataset, self.dataset_digest)
+        super().load_state_dict(state)
 
 
 class _SequenceModel(Offline):

@@ -135,6 +135,8 @@ def _train(
         if saved is not None:
             try:
                 run.restore(saved)
+            except ArgumentError:  # another dataset, which is no fault of the checkpoint
+                raise
             except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"--resume {run_dir}: the newest checkpoint does not fit this run ({type(error).__name__}: {error}); "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import mikasa_robo
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import load_network, load_policy, save_policy
 from mikasa_robo.baselines.command import main
+from mikasa_robo.baselines.dataset import DIGEST
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.imitation import replay
 from mikasa_robo.baselines.iql import expectile_loss, iql_loss
@@ -413,3 +415,48 @@ def test_a_resumed_run_ends_with_the_same_weights(name: str, folder: Path, tmp_p
     words = f"eval --checkpoint {run} --episodes 1 --out {out}"
     assert cli.main(words.split()) == 0
     assert json.loads(out.read_text())
+
+
+def test_a_run_does_not_go_on_with_another_dataset(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(folder, data)
+    argv = f"--env-id {ENV_ID} --env-kwargs arm=held --dataset {data} --run-dir {run} --oracle-weight 0.3".split()
+    steps = "--total-timesteps 2 --num-steps 1 --checkpoint-every 1 --keep-checkpoints 9 --eval-episodes 1 --no-video"
+    assert main("iql", [*argv, *steps.split(), *SIZES.split()]) == 0
+    for name in ("final_eval.json", "checkpoint.pt", "resume-000000000002.pt"):  # as if it had been killed
+        (run / name).unlink()
+    shutil.rmtree(data)
+    words = f"--env-id {ENV_ID} --arm held --out {data} --episodes 4 --no-states --start 4"
+    assert collect.main(words.split()) == 0
+    capsys.readouterr()
+    assert main("iql", ["--resume", str(run), "--env-id", ENV_ID]) == 2
+    assert f"--dataset {data} has other episodes than when the run began" in capsys.readouterr().err
+    shutil.rmtree(data)
+    shutil.copytree(folder, data)
+    assert (
+        collect.main(f"--env-id {ENV_ID} --arm held --out {data} --episodes 4 --no-states --format minari".split()) == 0
+    )
+    assert main("iql", ["--resume", str(run), "--env-id", ENV_ID]) == 0  # another format changes no episode
+
+
+@every_algorithm
+def test_each_algorithm_tells_which_episodes_it_learns_from(name: str, env: Any, folder: Path) -> None:
+    algorithm = made(name, env, folder)
+    state = algorithm.state_dict()
+    algorithm.load_state_dict(state)
+    algorithm.load_state_dict({key: value for key, value in state.items() if key != DIGEST})  # of an older run
+    with pytest.raises(ArgumentError, match="other episodes than when the run began"):
+        algorithm.load_state_dict({**state, DIGEST: "0" * 64})
+
+
+def test_sparse_rewards_are_not_taken_for_dense_ones(env: Any, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "data")
+    path = tmp_path / "data" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["info"]["env_kwargs"]["reward_mode"] = "sparse"  # as a checkpoint that was trained with it records
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ArgumentError, match=r"--reward dense: --dataset .* has sparse rewards; use --reward success"):
+        made("dt", env, tmp_path / "data", reward="dense")
+    made("dt", env, tmp_path / "data")

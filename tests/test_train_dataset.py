@@ -16,7 +16,7 @@ from mikasa_robo.baselines.arguments import ArgumentError, read_kwargs
 from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger_arguments import BCArgs
-from mikasa_robo.baselines.dataset import read_dataset, to_training_episode
+from mikasa_robo.baselines.dataset import DIGEST, read_dataset, to_training_episode
 from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.tools import collect
@@ -152,6 +152,7 @@ def test_a_task_without_an_expert_can_be_learnt(
     assert main("bc", [*short, "--dataset", str(folder)]) == 0
     saved = Checkpoints.load_newest(tmp_path / "run")["algorithm_state"]
     assert saved["buffer"] is None, "a dataset is read again"
+    assert len(saved[DIGEST]) == 64
 
 
 @pytest.mark.slow
@@ -172,5 +173,12 @@ def test_training_learns_and_goes_on(folder: Path, tmp_path: Path) -> None:
     (run / "final_eval.json").unlink()
     newest = max(run.glob("resume-*.pt"), key=lambda path: path.name)
     newest.unlink()
+    manifest = folder / "manifest.json"
+    before = manifest.read_text()
+    other = json.loads(before)
+    other["files"][other["episodes"][0]["file"]]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(other))
+    assert main("bc", ["--resume", str(run), "--env-id", ENV_ID]) == 2, "the dataset has other episodes"
+    manifest.write_text(before)
     assert main("bc", ["--resume", str(run), "--env-id", ENV_ID]) == 0
     assert json.loads((run / "final_eval.json").read_text())["final"] == result["final"]
