@@ -96,6 +96,13 @@ def shares_a_fixture(item: pytest.Function) -> bool:
     return any(definitions[-1].scope == "module" for definitions in fixtures)
 
 
+def is_slow_alone(item: pytest.Item) -> bool:
+    """Whether a test is slow and needs nothing that other tests have made."""
+    if item.get_closest_marker("slow") is None or item.get_closest_marker("render") is not None:
+        return False
+    return not (isinstance(item, pytest.Function) and shares_a_fixture(item))
+
+
 def group_of(item: pytest.Item) -> str:
     """The name that a test shares with those that must run in the same process.
 
@@ -105,9 +112,9 @@ def group_of(item: pytest.Item) -> str:
     """
     if item.get_closest_marker("render") is not None:
         return "render"
-    function = item if isinstance(item, pytest.Function) else None
-    if item.get_closest_marker("slow") is not None and not (function is not None and shares_a_fixture(function)):
+    if is_slow_alone(item):
         return item.nodeid
+    function = item if isinstance(item, pytest.Function) else None
     params = function.callspec.params.values() if function is not None and hasattr(function, "callspec") else ()
     about = next((value for value in params if isinstance(value, str) and value.endswith("-v0")), "")
     return f"{item.path.name} {about}"
@@ -119,6 +126,7 @@ def groups_file(workerinput: dict[str, Any]) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=is_slow_alone)  # xdist keeps this order among groups of one test, which come after all others
     workerinput = getattr(config, "workerinput", {})
     if workerinput.get("workerid") == "gw0":
         groups_file(workerinput).write_text(json.dumps({item.nodeid: group_of(item) for item in items}))

@@ -307,6 +307,15 @@ def go_to(env: Env, target: Tensor, gripper: float = -1.0, reach: float = 0.1, s
     return torch.cat([delta, torch.full((len(delta), 1), gripper)], dim=1)
 
 
+def paid(task: MemoryEnv[Any], s: Any, data: StepData) -> Tensor:
+    """(N,) dense reward of ``data``, after a look at the range of its terms."""
+    verdict, terms = task.outcome(s, data), task.reward_terms(s, data)
+    for name, term in terms.items():
+        assert bool(((term >= 0) & (term <= 1)).all()), name
+    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], data.responding)
+    return rewards.total(weighted)
+
+
 def paid_once(task: MemoryEnv[Any], info: dict[str, Any]) -> Tensor:
     """(N,) the part of this step's normalized reward that is paid once, for a touch among several; else zeros."""
     once = [info["reward_terms"][name] for name in task.paid_once]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
+import logging
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ IDS = ("ShellGameTouch-v0", "RememberColor3-v0")
 
 
 def run_script(name: str, *words: str) -> str:
-    """What a benchmark prints; in a process of its own, as they turn warnings and logging off."""
+    """What a benchmark prints that is run as the documents say, in a process of its own."""
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}", *words],
         cwd=ROOT,
@@ -33,6 +35,21 @@ def run_script(name: str, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.fixture
+def run_main(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], one_torch_thread: None
+) -> Iterator[Callable[..., str]]:
+    """A function that calls a benchmark's `main` here, as importing all anew takes seconds, and returns what it prints."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a script, which imports its neighbours
+
+    def run(name: str, *words: str) -> str:
+        assert not importlib.import_module(name).main(words)
+        return capsys.readouterr().out
+
+    yield run
+    logging.disable(logging.NOTSET)  # benchmarks turn it off
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
@@ -134,10 +151,10 @@ def test_train_speed_keeps_the_better_of_the_thread_counts(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_shortcuts_are_open_in_the_paper_s_task_and_closed_here(tmp_path: Path) -> None:
+def test_shortcuts_are_open_in_the_paper_s_task_and_closed_here(tmp_path: Path, run_main: Callable[..., str]) -> None:
     out = tmp_path / "shortcuts.csv"
     ids = ("RotateStrictPosNeg-v0", "InterceptFast-v0")
-    run_script("shortcuts.py", "--ids", *ids, "--episodes", "24", "--num-envs", "24", "--csv", str(out))
+    run_main("shortcuts", "--ids", *ids, "--episodes", "24", "--num-envs", "24", "--csv", str(out))
     with out.open(newline="") as file:
         turned, mean = csv.DictReader(file)
     assert (turned["ID"], mean["ID"]) == ids
@@ -151,10 +168,10 @@ def test_shortcuts_are_open_in_the_paper_s_task_and_closed_here(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_rollout_parts_measures_resets_and_contacts(tmp_path: Path) -> None:
+def test_rollout_parts_measures_resets_and_contacts(tmp_path: Path, run_main: Callable[..., str]) -> None:
     path = tmp_path / "parts.csv"
     few = ["--num-envs", "4", "--rounds", "2", "--steps", "4", "--csv", str(path)]
-    said = run_script("rollout_parts.py", "--env-ids", *IDS, *few)
+    said = run_main("rollout_parts", "--env-ids", *IDS, *few)
     with path.open(newline="") as file:
         header, *rows = csv.reader(file)
     assert [row[0] for row in rows] == list(IDS)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
-from task_helpers import Env, Record, base, go_to, make, move, random_actions, step, still_action
+from task_helpers import Env, Record, base, go_to, make, move, paid, random_actions, step, still_action
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS
@@ -189,16 +189,6 @@ def test_the_oracle_is_the_velocity_at_the_start_and_the_state_tells_the_present
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: Intercept, s: InterceptState, look: StepData) -> Tensor:
-    """(MANY,) dense reward."""
-    verdict = task.outcome(s, look)
-    terms = task.reward_terms(s, look)
-    for term in terms.values():
-        assert bool(((term >= 0) & (term <= 1)).all())
-    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], look.responding)
-    return rewards.total(weighted)
-
-
 def test_taking_the_ball_to_the_disc_pays_at_every_step(env: Env) -> None:
     task, s = task_of(env), fresh()
     path = s.start[:, :2] + torch.tensor([0.0, 0.7])  # where the ball may have been caught

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from task_helpers import Env, base, go_to, make, move, step, still_action
+from task_helpers import Env, base, go_to, make, move, paid, step, still_action
 from torch import Tensor
 
 from mikasa_robo.assets.bodies import BALL_RADIUS
@@ -138,16 +138,6 @@ def test_what_is_observed(env: Env) -> None:
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: InterceptGrab, s: InterceptGrabState, look: StepData) -> Tensor:
-    """(MANY,) dense reward."""
-    verdict = task.outcome(s, look)
-    terms = task.reward_terms(s, look)
-    for term in terms.values():
-        assert bool(((term >= 0) & (term <= 1)).all())
-    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], look.responding)
-    return rewards.total(weighted)
-
-
 def test_the_reward_rises_from_reaching_to_success(env: Env) -> None:
     task, s = task_of(env), fresh()
     last = torch.full((MANY,), -1.0)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lifelong_helpers import TINY, play_loop, same, tiny_args
+from lifelong_helpers import TINY, Played, play_loop, same, tiny_args
 
 from mikasa_lifelong.arguments import RunArgs
 from mikasa_lifelong.command import _resumed, main
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.learners.registry import LEARNERS
+from mikasa_lifelong.loop import Loop
 from mikasa_lifelong.record import read_record
 from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.loggers import sole_writer
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread", "no_sync")
-
-CHILD = Path(__file__).with_name("lifelong_child.py")
 
 
 @pytest.fixture
@@ -54,18 +54,41 @@ def words_of(learner: str, run_dir: Path, **changes: Any) -> list[str]:
     return words
 
 
+def play(words: list[str], what: str, count: int) -> None:
+    """`mikasa lifelong run` that ends by SIGKILL in call number ``count`` of the learner's ``step`` or ``end``, or of an
+    evaluation (``evaluate``), before anything comes of it."""
+    init = Loop.__init__
+
+    def kills(method: Callable[..., Any]) -> Callable[..., Any]:
+        calls = itertools.count(1)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if next(calls) == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return wrapped
+
+    def patched(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        target, name = (self, "_evaluate") if what == "evaluate" else (self.learner, what)
+        setattr(target, name, kills(getattr(target, name)))
+
+    Loop.__init__ = patched  # type: ignore[method-assign]
+    torch.set_num_threads(1)  # a fork has none of the threads of its parent
+    os.fsync = lambda fd: None  # as in `no_sync`: what is written survives the process either way
+    main(["run", *words])
+
+
 def kill(jobs: list[tuple[list[str], str, int]]) -> None:
-    """Plays runs that die at their calls."""
-    done = subprocess.run(
-        [sys.executable, str(CHILD), json.dumps(jobs)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [-signal.SIGKILL] * len(jobs), done.stderr
+    """Plays runs that die at their calls, each in a fork of this process, which has imported everything."""
+    Played("sequential", stages=1)  # what torch and scikit-learn import late is imported before the forks
+    for job in jobs:
+        process = multiprocessing.get_context("fork").Process(target=play, args=job)
+        process.start()
+        process.join(300)
+        assert process.exitcode == -signal.SIGKILL, job
 
 
 def course(run_dir: Path) -> tuple[Any, ...]:

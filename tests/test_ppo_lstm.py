@@ -17,7 +17,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
-from train_helpers import run_in_two_processes
+from train_helpers import run_in_two_forks
 
 from mikasa_robo.baselines import environments, ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.advantages import compute_gae
@@ -467,7 +467,7 @@ TRAINED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def train_all(folder: Path, num_envs: int) -> None:
-    """All of them with ``num_envs`` environments a process, in as many processes as torchrun started, else in this."""
+    """All of them with ``num_envs`` environments a process, in the processes that were started together, else in this."""
     with join_processes() as dist:
         for name, (module, options) in TRAINED.items():
             actions = "continuous" if options else "discrete"
@@ -495,9 +495,7 @@ def train_all(folder: Path, num_envs: int) -> None:
 def test_two_processes_learn_what_one_does_with_twice_the_environments(tmp_path: Path) -> None:
     """The gradients of all steps are alike, or the weights that they led to would not be."""
     train_all(tmp_path / "one", 4)
-    script = tmp_path / "script.py"
-    script.write_text("import pathlib, sys, test_ppo_lstm as t; t.train_all(pathlib.Path(sys.argv[1]), 2)")
-    run_in_two_processes(str(script), str(tmp_path / "two"))
+    run_in_two_forks(lambda: train_all(tmp_path / "two", 2))
     for algorithm in TRAINED:
         one, two = (load_network(tmp_path / name / algorithm / "checkpoint.pt").state_dict() for name in ("one", "two"))
         for name, value in one.items():

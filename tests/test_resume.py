@@ -92,7 +92,7 @@ def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> 
     kill_after(5, "ppo_lstm", [*ARGV, *SIZES["ppo_lstm"], "--run-dir", str(killed)], killed)
     assert not (killed / "final_eval.json").exists()
     assert len(list(killed.glob("resume-*.pt"))) == 2
-    kill_after(11, "ppo_lstm", ["--resume", str(killed)], killed)  # and once more
+    kill_fork_after(11, ppo_lstm, ["--resume", str(killed)], killed)  # and once more
     assert ppo_lstm.main(["--resume", str(killed)]) == 0
 
     assert_same_policy(whole, killed)
@@ -375,9 +375,8 @@ ROBOT_ARGV = (
 )
 
 
-def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
+def kill_fork_after(rows: int, module: Any, argv: list[str], run_dir: Path) -> None:
     """As `kill_after`, in a copy of this process, which has imported everything and simulated other tasks."""
-
     file = run_dir / "progress.csv"
 
     def wait_to_be_killed(*args: Any) -> Any:
@@ -387,10 +386,10 @@ def kill_fork_after(rows: int, argv: list[str], run_dir: Path) -> None:
 
     def run() -> None:
         tqdm.set_lock(threading.RLock())  # its own is shared with forks, and whoever is killed never releases it
-        ppo_mlp.update = wait_to_be_killed
-        ppo_mlp.main(argv)
+        module.update = wait_to_be_killed
+        module.main(argv)
 
-    update = ppo_mlp.update
+    update = module.update
     process = multiprocessing.get_context("fork").Process(target=run)
     process.start()
     deadline = time.monotonic() + 120
@@ -420,7 +419,7 @@ def test_a_robot_task_resumes_to_the_bit(env_id: str, tmp_path: Path) -> None:
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert ppo_mlp.main([*argv, "--run-dir", str(whole)]) == 0
-    kill_fork_after(updates + 1, [*argv, "--run-dir", str(killed)], killed)
+    kill_fork_after(updates + 1, ppo_mlp, [*argv, "--run-dir", str(killed)], killed)
     assert not (killed / "final_eval.json").exists()
     assert ppo_mlp.main(["--resume", str(killed)]) == 0
     assert_same_policy(whole, killed)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.utils.geometry.rotation_conversions import quaternion_raw_multiply
-from task_helpers import Env, N, base, make, move, step, still_action
+from task_helpers import Env, N, base, make, move, paid, step, still_action
 from torch import Tensor
 
 from mikasa_robo.core import rewards
@@ -506,15 +506,6 @@ def test_perception_tells_neither_end_nor_side_and_writes_nothing(tasks: dict[st
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: Rotate, s: RotateState, now: StepData) -> Tensor:
-    """(COUNT,) dense reward."""
-    verdict, terms = task.outcome(s, now), task.reward_terms(s, now)
-    for name, term in terms.items():
-        assert bool(((term >= 0) & (term <= 1)).all()), name
-    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], now.responding)
-    return rewards.total(weighted)
-
-
 @STRICT
 def test_the_reward_rises_all_the_way_from_either_side(tasks: dict[str, Rotate], kind: str) -> None:
     task = tasks[kind]

@@ -1,4 +1,4 @@
-"""scripts/test.sh: which tests its two rounds run, and its exit code, without setup or tests; and which run together."""
+"""scripts/test.sh: what pytest is told, and its exit code, without setup or tests; which tests run together, and when."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checkout(tmp_path: Path) -> Path:
         ".venv/bin/ruff": "exit 0",
         ".venv/bin/python": "[[ $1 != -c ]] || exit $(cat old 2>/dev/null || echo 0)\n"
         "[[ $2 != mypy ]] || { echo typed >types; exit 0; }\n"
-        'printf "%s|" "$@" >>calls; echo >>calls; exit "$(sed -n "$(wc -l <calls)p" codes)"',
+        'printf "%s|" "$@" >>calls; echo >>calls; exit "$(cat code)"',
     }.items():
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -35,47 +35,28 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rounds(checkout: Path, codes: tuple[int, int], *words: str) -> tuple[int, list[list[str]]]:
-    """The exit code of the script where pytest's are ``codes``, and pytest's options from -m on in each round."""
-    (checkout / "codes").write_text("".join(f"{code}\n" for code in codes))
+def run_script(checkout: Path, code: int, *words: str) -> tuple[int, list[str]]:
+    """The exit code of the script where pytest's is ``code``, and the options that pytest gets once."""
+    (checkout / "code").write_text(f"{code}\n")
     done = subprocess.run(["bash", "scripts/test.sh", *words], cwd=checkout, check=False)
-    calls = [line.rstrip("|").split("|") for line in (checkout / "calls").read_text().splitlines()]
-    return done.returncode, [call[call.index("-m", 2) :] for call in calls]
+    (call,) = (checkout / "calls").read_text().splitlines()
+    return done.returncode, call.rstrip("|").split("|")
 
 
 @pytest.mark.parametrize(
-    ("words", "fast", "slow"),
-    [
-        ((), ["-m", "not slow"], ["-m", "slow"]),
-        (("-k", "a b", "-x"), ["-m", "not slow", "-k", "a b", "-x"], ["-m", "slow", "-k", "a b", "-x"]),
-        (
-            ("-m", "not slow", "-k", "catalog"),
-            ["-m", "(not slow) and not slow", "-k", "catalog"],
-            ["-m", "(not slow) and slow", "-k", "catalog"],
-        ),
-        (("-q", "-mgpu"), ["-m", "(gpu) and not slow", "-q"], ["-m", "(gpu) and slow", "-q"]),
-    ],
+    "words", [(), ("-k", "a b", "-x"), ("-m", "not slow", "-k", "catalog"), ("-q", "-mgpu"), ("tests/test_core.py",)]
 )
-def test_the_slow_tests_come_last_whatever_is_asked_for(
-    checkout: Path, words: tuple[str, ...], fast: list[str], slow: list[str]
-) -> None:
-    assert rounds(checkout, (PASSED, PASSED), *words) == (0, [fast, slow])
+def test_pytest_gets_the_words_as_they_are(checkout: Path, words: tuple[str, ...]) -> None:
+    code, call = run_script(checkout, PASSED, *words)
+    assert code == PASSED
+    assert call[:2] == ["-m", "pytest"]
+    assert call[len(call) - len(words) :] == list(words)
+    assert call[call.index("--dist") + 1] == "loadgroup", "the groups and the order of conftest.py"
 
 
-@pytest.mark.parametrize(
-    ("codes", "code"),
-    [
-        ((PASSED, FAILED), FAILED),
-        ((FAILED, PASSED), FAILED),
-        ((PASSED, NO_TESTS), PASSED),
-        ((NO_TESTS, PASSED), PASSED),
-        ((NO_TESTS, FAILED), FAILED),
-        ((FAILED, NO_TESTS), FAILED),
-        ((NO_TESTS, NO_TESTS), NO_TESTS),
-    ],
-)
-def test_a_failure_of_either_round_counts(checkout: Path, codes: tuple[int, int], code: int) -> None:
-    assert rounds(checkout, codes)[0] == code
+@pytest.mark.parametrize("code", [PASSED, FAILED, INTERRUPTED, NO_TESTS])
+def test_the_exit_code_is_that_of_pytest(checkout: Path, code: int) -> None:
+    assert run_script(checkout, code)[0] == code
     assert (checkout / "types").read_text() == "typed\n", (
         "mypy was called, by the interpreter and not by its own first line"
     )
@@ -83,13 +64,8 @@ def test_a_failure_of_either_round_counts(checkout: Path, codes: tuple[int, int]
 
 def test_types_are_not_checked_with_an_old_python(checkout: Path) -> None:
     (checkout / "old").write_text("1")  # what the interpreter answers to the question whether it is new enough
-    assert rounds(checkout, (PASSED, PASSED))[0] == PASSED
+    assert run_script(checkout, PASSED)[0] == PASSED
     assert not (checkout / "types").exists()
-
-
-def test_an_interrupted_round_is_the_last(checkout: Path) -> None:
-    code, called = rounds(checkout, (INTERRUPTED, PASSED))
-    assert (code, len(called)) == (INTERRUPTED, 1)
 
 
 def set_up(folder: Path, venv_python: str, python: str) -> subprocess.CompletedProcess[str]:
@@ -161,11 +137,21 @@ def test_of_an_id(env_id, number): pass
 
 @pytest.mark.render
 def test_that_draws(): pass
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(3))
+def test_that_is_slow(number): pass
+
+@pytest.mark.slow
+@pytest.mark.render
+def test_that_draws_slowly(): pass
+
+def test_about_none(): pass
 """
 # xdist begins with the largest groups. If a slow process began with the tests that draw, the other would do all the rest.
 
 
-def test_tests_of_one_id_and_those_that_draw_run_in_one_process(tmp_path: Path) -> None:
+def test_tests_of_one_id_and_those_that_draw_run_in_one_process_and_slow_ones_last(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(TESTS)
@@ -191,10 +177,14 @@ def test_tests_of_one_id_and_those_that_draw_run_in_one_process(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    ran = [set(path.read_text().splitlines()) for path in (tmp_path / "gw0", tmp_path / "gw1")]
-    assert sum(map(len, ran)) == 2 * (6 * 4 + 1)
+    in_order = [path.read_text().splitlines() for path in (tmp_path / "gw0", tmp_path / "gw1")]
+    for lines in in_order:
+        slow = ["is_slow" in line for line in lines]
+        assert slow == sorted(slow), "a test came after a slow one"
+    ran = [set(lines) for lines in in_order]
+    assert sum(map(len, ran)) == 2 * (6 * 4 + 6)
     drawn = [{line for line in lines if "draws" in line} for lines in ran]
-    assert sorted(map(len, drawn)) == [0, 2], "a picture is drawn in both processes"
+    assert sorted(map(len, drawn)) == [0, 4], "a picture is drawn in both processes"
     groups = [{(line.split()[0], line[-5:-1]) for line in lines if "of_an_id" in line} for lines in ran]
     assert all(groups), "one process does everything"
     assert not groups[0] & groups[1], "an ID is in both processes"

@@ -19,6 +19,7 @@ from task_helpers import (
     go_to,
     make,
     move,
+    paid,
     random_actions,
     stagger,
     step,
@@ -289,16 +290,6 @@ def test_the_oracle_is_the_start_whatever_happens(env: Env) -> None:
 
 
 # ---------------------------------------------------------------------- rewards
-def paid(task: TakeItBack, s: TakeItBackState, look: StepData) -> Tensor:
-    """(MANY,) dense reward."""
-    verdict = task.outcome(s, look)
-    terms = task.reward_terms(s, look)
-    for term in terms.values():
-        assert bool(((term >= 0) & (term <= 1)).all())
-    weighted = rewards.weigh(terms, task.reward_scales, verdict["success"], verdict["fail"], look.responding)
-    return rewards.total(weighted)
-
-
 def test_the_reward_rises_along_the_way_there_and_back(env: Env) -> None:
     task, s = task_of(env), fresh()
     start = s.start[:, :2].clone()

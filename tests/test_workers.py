@@ -312,16 +312,34 @@ def test_the_state_as_vectors_is_that_of_one_process(pair: Pair) -> None:
     assert torch.allclose(vec.get_state()[1], saved[3], atol=1e-6)
 
 
-@pytest.mark.parametrize("limit", [None, 20])
-def test_the_spec_makes_the_same_environment_in_one_process(limit: int | None) -> None:
-    made = make_workers(2, 1, max_episode_steps=limit, obs_mode="joints")
+LIMITS = {None: 60, 20: 20}
+"""What max_episode_steps is given as, and what it comes to."""
+
+
+@pytest.fixture(scope="module")
+def spare() -> Iterator[dict[int | None, WorkerEnv]]:
+    """Environments in one worker each, by max_episode_steps. Later tests end the workers, which take seconds to start."""
+    made = {limit: make_workers(2, 1, max_episode_steps=limit, obs_mode="joints") for limit in LIMITS}
+    yield made
+    for env in made.values():
+        env.close()
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_spec_makes_the_same_environment_in_one_process(
+    limit: int | None, spare: dict[int | None, WorkerEnv]
+) -> None:
+    made: Env = spare[limit]
     assert made.spec is not None
     for _ in range(2):  # also from the spec of what it made
         env: Env = gym.make(made.spec)
         assert env.unwrapped.num_envs == 2
-        assert env.get_wrapper_attr("_max_episode_steps") == made._max_episode_steps == (limit or 60)
+        assert (
+            env.get_wrapper_attr("_max_episode_steps") == made.get_wrapper_attr("_max_episode_steps") == LIMITS[limit]
+        )
         assert env.observation_space == made.observation_space
-        made.close()
+        if made is not spare[limit]:
+            made.close()
         made = env
     made.close()
 
@@ -498,27 +516,44 @@ class Breaks(RememberColor):
 
 
 @pytest.fixture
-def broken_id() -> str:
+def broken_id() -> Iterator[str]:
     """A task of the user's own: its row is known to this process and not to a new one."""
     row = CATALOG[ID]
     fields = {name: getattr(row, name) for name in TaskSpec.__dataclass_fields__}
     mikasa_robo.register_task(
         TaskSpec(**(fields | {"id": "Breaks-v0", "entry_point": "test_workers:Breaks", "kwargs": {"n": 3}}))
     )
-    return "Breaks-v0"
-
-
-@pytest.fixture(autouse=True)
-def _catalog_as_before() -> Iterator[None]:
-    yield
+    yield "Breaks-v0"
     from mikasa_robo import catalog
 
     catalog._TABLE.pop("Breaks-v0", None)
     gym.registry.pop("Breaks-v0", None)
 
 
-def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken_id: str) -> None:
+def a_reset_that_fails_is_raised_as_it_is_and_ends_none(env: WorkerEnv) -> None:
+    obs, _ = env.reset(seed=0)
+    processes = worker_processes(env)
+    for unlucky in (1, 2):
+        with pytest.raises(KeyError, match="no cube is left") as error:
+            env.reset(seed=1, options={"unlucky": unlucky})
+        told = str(error.value.__cause__)
+        assert told.startswith(
+            f"worker {unlucky - 1} (environments {unlucky - 1} to {2 * unlucky - 2}) could not do reset"
+        )
+        assert "in _initialize_episode" in told
+        with pytest.raises(ResetNeeded):
+            env.step(None)  # the other worker has reset its environments
+    assert all(process.is_running() for process in processes)
+    assert torch.equal(env.reset(seed=0)[0], obs)
+    env.step(None)
+
+
+def test_an_exception_in_a_reset_ends_none_and_one_in_a_step_is_told_with_its_traceback_and_ends_all(
+    broken_id: str,
+) -> None:
+    """One environment for both, because its workers take seconds to start."""
     env = make_workers(3, 2, broken_id)  # 1 and 2 of them
+    a_reset_that_fails_is_raised_as_it_is_and_ends_none(env)
     env.reset(seed=0)
     processes = worker_processes(env)
     env.step(None)
@@ -539,26 +574,6 @@ def test_an_exception_in_the_task_is_told_with_its_traceback_and_ends_all(broken
     env.close()
 
 
-def test_an_exception_in_a_reset_is_raised_as_it_is_and_ends_none(broken_id: str) -> None:
-    env = make_workers(3, 2, broken_id)  # 1 and 2 of them
-    obs, _ = env.reset(seed=0)
-    processes = worker_processes(env)
-    for unlucky in (1, 2):
-        with pytest.raises(KeyError, match="no cube is left") as error:
-            env.reset(seed=1, options={"unlucky": unlucky})
-        told = str(error.value.__cause__)
-        assert told.startswith(
-            f"worker {unlucky - 1} (environments {unlucky - 1} to {2 * unlucky - 2}) could not do reset"
-        )
-        assert "in _initialize_episode" in told
-        with pytest.raises(ResetNeeded):
-            env.step(None)  # the other worker has reset its environments
-    assert all(process.is_running() for process in processes)
-    assert torch.equal(env.reset(seed=0)[0], obs)
-    env.step(None)
-    env.close()
-
-
 def test_an_error_of_the_constructor_is_raised_as_it_is(broken_id: str) -> None:
     before = multiprocessing.active_children()
     with pytest.raises(LookupError, match="broken from the start") as error:
@@ -576,8 +591,8 @@ def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     assert "Does your script start its work under `if __name__ == '__main__':`?" in done.stderr.splitlines()[-1]
 
 
-def test_a_killed_worker_is_named_with_its_signal(pair: Pair) -> None:
-    env = make_workers(2, 1)
+def test_a_killed_worker_is_named_with_its_signal(spare: dict[int | None, WorkerEnv]) -> None:
+    env = spare[None]
     processes = worker_processes(env)
     processes[0].kill()
     with pytest.raises(
@@ -597,8 +612,8 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_ends_the_workers() -> None:
-    env = make_workers(2, 1)
+def test_ctrl_c_ends_the_workers(spare: dict[int | None, WorkerEnv]) -> None:
+    env = spare[20]
     env.reset(seed=0)
     processes = worker_processes(env)
     processes[0].send_signal(signal.SIGINT)  # as a terminal does it, to everybody
@@ -617,18 +632,24 @@ def test_ctrl_c_ends_the_workers() -> None:
 
 
 def test_workers_end_by_themselves_when_the_main_process_is_killed() -> None:
-    code = (
-        "import mikasa_robo, sys, time\n"
-        f"env = mikasa_robo.make_env({ID!r}, 1, num_workers=1, render_backend='none')\n"
-        "print(env._pool._handles[0].process.pid, flush=True)\n"
-        "time.sleep(100)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as main:
-        assert main.stdout is not None
-        try:
-            processes = [psutil.Process(int(main.stdout.readline()))]
-        finally:
-            main.kill()
+    """The main process is a copy of this one, which need not import everything anew."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def work() -> None:
+        env = make_workers(1, 1)
+        there.send(env._pool._handles[0].process.pid)
+        time.sleep(100)
+
+    main = context.Process(target=work)
+    main.start()
+    there.close()
+    try:
+        assert here.poll(300), "no worker has started"
+        processes = [psutil.Process(here.recv())]
+    finally:
+        main.kill()
+        main.join()
     with contextlib.suppress(psutil.NoSuchProcess):
         assert_gone(processes)
 

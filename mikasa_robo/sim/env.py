@@ -30,7 +30,6 @@ from .controllers import (
     DrivenRobots,
     SavedControllers,
     batch_kinematics,
-    controller_tensors,
     find_driven_robots,
     single_agents,
 )
@@ -392,10 +391,6 @@ class BatchedSimMixin(BaseEnv):
 
     def _checked_env_idx(self, env_idx: Any) -> Tensor:
         return checked_env_idx(env_idx, self.num_envs, self.device)
-
-    def _controller_tensors(self) -> list[tuple[Any, str, Tensor]]:
-        """What the controllers remember of each env; BaseEnv.reset clears it for every env, reset or not."""
-        return controller_tensors(self.agent, self.num_envs)
 
     def get_state_dict(self) -> dict[str, Any]:
         """The state of the simulation of all envs."""

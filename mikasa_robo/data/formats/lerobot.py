@@ -41,13 +41,6 @@ __all__ = ["LeRobotImageWriter", "LeRobotWriter"]
 DATA_MB, VIDEO_MB = 100, 200
 """Sizes after which a new Parquet file is begun, and that no MP4 file reaches, in MB."""
 _EPISODES_AT_ONCE = 50  # rows of meta/episodes in one row group
-_DEFAULT = {
-    "timestamp": "float32",
-    "frame_index": "int64",
-    "episode_index": "int64",
-    "index": "int64",
-    "task_index": "int64",
-}
 
 
 class LeRobotWriter:
