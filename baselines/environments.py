@@ -201,12 +201,18 @@ def make_gymnasium_env(
     if variant is None and spec.max_episode_steps is None:
         raise ValueError(f"{env_id} has no time limit; register it with max_episode_steps")
     whole_number("num_envs", num_envs, 1, MOST_ENVS)
-    with _named(env_id, env_kwargs):
-        if variant is not None and spec.vector_entry_point is not None:
-            env = gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
-        else:
-            same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-            env = gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=same_step, **kwargs)
+    try:
+        with _named(env_id, env_kwargs):
+            if variant is not None and spec.vector_entry_point is not None:
+                env = gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+            else:
+                same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+                env = gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=same_step, **kwargs)
+    except (TypeError, ValueError) as error:
+        # An environment that draws nothing need not have this argument.
+        if render_mode is None or "unexpected keyword argument 'render_mode'" not in str(error):
+            raise
+        raise RenderingUnavailableError(f"{env_id} has no render_mode={render_mode!r}") from error
     if render_mode is not None and render_mode not in env.metadata.get("render_modes", ()):
         env.close()
         raise RenderingUnavailableError(f"{env_id} has no render_mode={render_mode!r}")

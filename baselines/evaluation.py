@@ -343,11 +343,11 @@ def film(
     first_seed: int,
     device: torch.device,
 ) -> None:
-    """`record_video` in a new environment; where SAPIEN cannot render or ffmpeg cannot write, log why instead."""
+    """`record_video` in a new environment; where that cannot be drawn, or ffmpeg cannot write, log why instead."""
     try:
         with contextlib.closing(env_factory(episodes, "rgb_array")) as env:
             record_video(policy, env, path, first_seed=first_seed, device=device)
-    except (RenderingUnavailableError, VideoError) as error:
+    except (RenderingUnavailableError, VideoError, gym.error.DependencyNotInstalled) as error:
         log.warning("no video: %s", error)
     else:
         log.info("video: %s", path)

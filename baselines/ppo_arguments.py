@@ -142,7 +142,12 @@ class PPOArgs(CommonArgs):
         require(self, "clip_range max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         if self.final_log_std is not None:
             most = self.init_log_std
-            require(self, "final_log_std", lambda value: -20 <= value <= most, "use -20 to --init-log-std")
+            require(
+                self,
+                "final_log_std",
+                lambda value: -20 <= value <= most,
+                f"use -20 to --init-log-std, which is {most:g}",
+            )
 
     def _check_potential_shaping(self) -> None:
         if self.success_worth is None:

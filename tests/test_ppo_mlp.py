@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from mikasa_robo.baselines import ppo_mlp, training
@@ -23,7 +25,7 @@ from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, loa
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.encoder import ObservationNormalizer
 from mikasa_robo.baselines.env_wrappers import ContinueAfterSuccess, EndAtSuccess, GymnasiumVectorEnv, StaggeredEpisodes
-from mikasa_robo.baselines.environments import check_env_id, make_training_env, reset_with
+from mikasa_robo.baselines.environments import check_env_id, make_gymnasium_env, make_training_env, reset_with
 from mikasa_robo.baselines.evaluation import evaluate, film
 from mikasa_robo.baselines.loggers import EpisodeStats, ProgressCsv
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy
@@ -400,6 +402,75 @@ def test_no_video_where_nothing_can_be_drawn(tmp_path: Path, caplog: pytest.LogC
     assert not list(tmp_path.iterdir())
 
 
+class Unseen(gym.Env[Any, Any]):
+    """An environment of one step that draws nothing, and whose constructor does not know ``render_mode``."""
+
+    observation_space: gym.spaces.Space[Any] = gym.spaces.Box(-1.0, 1.0, (3,))
+    action_space: gym.spaces.Space[Any] = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(3, np.float32), 0.0, True, False, {}
+
+
+class Undrawn(Unseen):
+    """An environment whose pictures need a package that is missing."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  Gymnasium's own annotation
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        raise gym.error.DependencyNotInstalled("pygame is not installed")
+
+
+def register_drawn(made: Callable[..., gym.Env[Any, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(**kwargs: Any) -> gym.Env[Any, Any]:
+        return made(**kwargs)
+
+    monkeypatch.setitem(gym.registry, "Drawn-v0", EnvSpec("Drawn-v0", make, max_episode_steps=5))
+
+
+@pytest.mark.parametrize(
+    ("made", "env_kwargs", "why"),
+    [
+        (Unseen, {}, "Drawn-v0 has no render_mode='rgb_array'"),
+        (Unseen, {"size": 2}, "Drawn-v0 has no render_mode='rgb_array'"),
+        (Undrawn, {}, "pygame is not installed"),
+    ],
+)
+def test_no_video_of_an_environment_that_cannot_be_drawn(
+    made: type[gym.Env[Any, Any]],
+    env_kwargs: dict[str, Any],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Training is over by then, and its results are there."""
+    register_drawn(made, monkeypatch)
+    factory = functools.partial(make_gymnasium_env, env_id="Drawn-v0", env_kwargs=env_kwargs)
+    policy = NetworkPolicy(ActorCritic(3, 1, (8,)))
+    with caplog.at_level("WARNING", logger="mikasa_robo.baselines"):
+        film(policy, factory, tmp_path / "video.mp4", episodes=2, first_seed=0, device=CPU)
+    assert [record.getMessage() for record in caplog.records] == [f"no video: {why}"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_argument_that_the_environment_lacks_is_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_drawn(Unseen, monkeypatch)
+    with pytest.raises(ValueError, match=r"--env-kwargs width: .*unexpected keyword argument 'width'"):
+        make_gymnasium_env(2, None, env_id="Drawn-v0", env_kwargs={"width": 2})
+
+
 def test_no_video_where_ffmpeg_cannot_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -579,6 +650,10 @@ def test_progress_csv_widens_when_a_row_has_a_new_column(tmp_path: Path) -> None
         ({"learning_rate": 0.0}, r"--learning-rate 0.0 .* above 0"),
         ({"final_log_std": 0.5}, r"--final-log-std 0.5 .* use -20 to --init-log-std"),
         ({"final_log_std": float("-inf")}, r"--final-log-std -inf .* use -20 to --init-log-std"),
+        (
+            {"init_log_std": -3.0, "final_log_std": -2.5},
+            r"--final-log-std -2.5 cannot be used; use -20 to --init-log-std, which is -3$",
+        ),
         ({"hidden_sizes": (32, 0)}, r"--hidden-sizes \(32, 0\) .* at least 1"),
         ({"device": "abacus"}, r"--device abacus .* use cpu"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +47,10 @@ if how == "slow":
         (folder / "resume-000000000001.pt").write_text("interrupted")
         sys.exit(130)
 if how == "usage":
+    sys.exit(2)
+if how == "a while":
+    time.sleep(2)
+if how == "from 1" and not (folder.parent / "RememberColor3-v0__ppo-mlp__1" / "final_eval.json").exists():
     sys.exit(2)
 if how == "silent":
     sys.exit(0)
@@ -279,7 +285,7 @@ def test_a_ray_that_answers_strangers_is_not_used(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_busy_machine_gets_three_attempts_to_start_ray() -> None:
-    late = "The current node timed out during startup."
+    late = "The current node timed out during startup.\nMore."
 
     def slow_ray(failures: list[Exception]) -> Any:
         """A Ray whose first attempts fail; it keeps a list of all calls."""
@@ -297,7 +303,7 @@ def test_a_busy_machine_gets_three_attempts_to_start_ray() -> None:
     module._start_here(third, {"num_cpus": 2})
     assert third.calls == ["init", "shutdown", "init", "shutdown", "init"]
     with pytest.raises(
-        SweepError, match=r"Ray did not start on this machine in 3 attempts \(The current .* again later"
+        SweepError, match=r"Ray did not start on this machine in 3 attempts \(The current .* startup\); .* again later$"
     ):
         module._start_here(slow_ray([Exception(late)] * 3), {"num_cpus": 2})
     refused = slow_ray([ValueError("num_cpus")])
@@ -485,6 +491,88 @@ def test_a_policy_to_start_from_has_to_be_there_unless_the_sweep_makes_it(tmp_pa
     (nowhere / "best.pt").touch()
     (planned,) = plan(out, 1, init_from=str(nowhere)).runs
     module._require_start(out, planned, (planned,))
+
+
+def chained(out: Path) -> Plan:
+    """Runs 1 and 3 from nothing, and run 2 from the policy of run 1; run 2 is the first in the file."""
+    alone, start = plan(out, 1, 3), str(out / "RememberColor3-v0__ppo-mlp__1")
+    return dataclasses.replace(alone, runs=(*plan(out, 2, init_from=start).runs, *alone.runs))
+
+
+class Threads:
+    """What a sweep uses of Ray, on threads of this process."""
+
+    exceptions = SimpleNamespace(RayError=ConnectionError)
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(2)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Resources": {"CPU": 2}}]
+
+    def remote(self, max_retries: int) -> Callable[[Callable[..., int]], Any]:
+        assert max_retries == 0
+        return lambda run: SimpleNamespace(
+            options=lambda num_cpus: SimpleNamespace(remote=lambda *words: self._pool.submit(run, *words))
+        )
+
+    def wait(self, pending: list[Future[int]], timeout: float) -> tuple[list[Future[int]], list[Future[int]]]:
+        done, others = wait(pending, timeout, FIRST_COMPLETED)
+        return list(done), list(others)
+
+    def get(self, reference: Future[int]) -> int:
+        return reference.result()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sweeps run without Ray."""
+    monkeypatch.setattr(module, "_ray", lambda address, num_cpus: contextlib.nullcontext(Threads()))
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_run_waits_for_the_policy_that_it_starts_from(tmp_path: Path) -> None:
+    runs, _ = run(chained(tmp_path), fake(s1="a while", s2="from 1"))
+    assert [(progress.state, progress.attempts, progress.note) for progress in runs] == [("finished", 1, "")] * 3
+
+
+@pytest.mark.usefixtures("threads")
+def test_without_the_policy_that_it_starts_from_a_run_does_not_begin(tmp_path: Path) -> None:
+    runs, _ = run(chained(tmp_path), fake(s1="usage"))
+    assert [progress.state for progress in runs] == ["failed", "failed", "finished"]
+    first = runs[0]
+    assert (first.attempts, first.log) == (0, None)
+    assert first.note == f"not started: {tmp_path / 'RememberColor3-v0__ppo-mlp__1'} is not the result of a run"
+    assert not first.folder.exists()
+
+
+def test_runs_that_would_wait_for_each_other_are_refused(tmp_path: Path) -> None:
+    one, two = "RememberColor3-v0__ppo-mlp__1", "RememberColor3-v0__ppo-mlp__2"
+    (second,) = plan(tmp_path, 2, init_from=str(tmp_path / one)).runs
+    (first,) = plan(tmp_path, 1, init_from=str(tmp_path / two / "checkpoint.pt")).runs
+    with pytest.raises(
+        SweepError, match=f"init_from: {one} starts from {two} starts from {one}; name the policy of another"
+    ):
+        sweep(Plan(tmp_path, (first, second)))
+    (alone,) = plan(tmp_path, 1, init_from=str(tmp_path / one)).runs
+    with pytest.raises(SweepError, match=f"init_from: {one} starts from {one}; "):
+        sweep(Plan(tmp_path, (alone,)))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_that_has_begun_needs_no_policy_to_start_from(tmp_path: Path) -> None:
+    other, mine = (Progress(planned, tmp_path / planned.name) for planned in chained(tmp_path).runs[1::-1])
+    assert module._when(tmp_path, mine, [mine, other]) == "later"
+    mine.checked = frozenset({(mine.folder / "resume-000000002048.pt", 1, 1)})
+    assert module._when(tmp_path, mine, [mine, other]) == "now"
+
+
+def test_a_run_does_not_start_from_what_an_earlier_attempt_left(tmp_path: Path) -> None:
+    other, mine = (Progress(planned, tmp_path / planned.name) for planned in chained(tmp_path).runs[1::-1])
+    other.state = "finished"
+    assert module._when(tmp_path, mine, [mine, other]) == "now"
+    other.folder = tmp_path / f"{other.run.name}__attempt-2"
+    assert module._when(tmp_path, mine, [mine, other]) == "never"
 
 
 def test_an_option_may_hold_the_task(tmp_path: Path) -> None:

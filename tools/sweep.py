@@ -260,6 +260,37 @@ def _require_start(out: Path, run: PlannedRun, runs: Sequence[PlannedRun]) -> No
         raise SweepError(f"{run.name}: init_from = {start!r}: {error}") from error
 
 
+def _source(out: Path, progress: Progress, runs: Sequence[Progress]) -> Progress | None:
+    """The run among ``runs`` whose policy a run is to start from; None where there is none, and where the run resumes."""
+    start = progress.run.options.get("init_from")
+    if start is None or progress.checked:
+        return None
+    path = Path(start).resolve()
+    return next((other for other in runs if path.is_relative_to(out / other.run.name)), None)
+
+
+def _require_order(out: Path, runs: Sequence[Progress]) -> None:
+    """Raise SweepError where runs would wait for each other's policies for ever."""
+    for progress in runs:
+        chain = [progress]
+        while chain[-1].state != "finished" and (source := _source(out, chain[-1], runs)) is not None:
+            if any(source is one for one in chain):
+                names = " starts from ".join(one.run.name for one in (*chain, source))
+                raise SweepError(f"init_from: {names}; name the policy of another run")
+            chain.append(source)
+
+
+def _when(out: Path, progress: Progress, runs: Sequence[Progress]) -> Literal["now", "later", "never"]:
+    """When a run can start: not before the run is finished whose policy it is to start from."""
+    source = _source(out, progress, runs)
+    if source is None:
+        return "now"
+    if source.state != "finished":
+        return "never" if source.state == "failed" else "later"
+    # Another attempt may have finished. Then the named folder may hold a policy that was not trained to the end.
+    return "now" if source.folder == out / source.run.name else "never"
+
+
 def _checkpoints(folder: Path) -> Checked:
     found = set()
     for path in folder.glob("resume-*.pt"):
@@ -316,6 +347,7 @@ def sweep(
     for progress in runs:
         if progress.state != "finished" and not progress.checked:
             _require_start(out, progress.run, plan.runs)
+    _require_order(out, runs)
     if all(progress.state == "finished" for progress in runs):
         show(table(runs))
         return runs
@@ -390,6 +422,7 @@ def _train(
         _require_cores(ray, plan)
         work = ray.remote(max_retries=0)(_task())
         pending: dict[Any, Progress] = {}
+        waiting = [progress for progress in runs if progress.state != "finished"]
 
         def submit(progress: Progress) -> None:
             resume = _next_attempt(progress, out)
@@ -399,10 +432,22 @@ def _train(
             reference = work.options(num_cpus=progress.run.cpus).remote(words, str(progress.log), os.getcwd())
             pending[reference] = progress
 
-        try:
-            for progress in runs:
-                if progress.state != "finished":
+        def submit_ready() -> None:
+            """Start the runs that need not wait any longer, and give up those that would wait for ever."""
+            for progress in list(waiting):
+                when, start = _when(out, progress, runs), progress.run.options.get("init_from")
+                progress.note = "" if when == "now" else f"waits for {start}"
+                if when == "now":
+                    waiting.remove(progress)
                     submit(progress)
+                elif when == "never":
+                    waiting.remove(progress)
+                    progress.state, progress.note = "failed", f"not started: {start} is not the result of a run"
+                    submit_ready()  # others may start from this one
+                    return
+
+        try:
+            submit_ready()
             shown = -math.inf
             while pending:
                 done, _ = ray.wait(list(pending), timeout=1.0)
@@ -411,6 +456,8 @@ def _train(
                     again = _conclude(ray, reference, progress)
                     if again and progress.attempts <= plan.retries:
                         submit(progress)
+                if done:
+                    submit_ready()
                 for progress in pending.values():
                     if progress.log is not None and progress.log.exists():
                         progress.state = "running"
@@ -550,8 +597,8 @@ def _start_here(ray: Any, options: Mapping[str, Any]) -> None:
     )
 
 
-def _why_not_started(ray: Any, options: Mapping[str, Any]) -> Exception | None:
-    """Try to start Ray. None if it runs; what it raised where one of its processes was not up in time."""
+def _why_not_started(ray: Any, options: Mapping[str, Any]) -> str | None:
+    """Try to start Ray. None if it runs; what it says where one of its processes was not up in time."""
     try:
         ray.init(**options)
     except Exception as error:
@@ -559,7 +606,7 @@ def _why_not_started(ray: Any, options: Mapping[str, Any]) -> Exception | None:
         if type(error) not in (Exception, RuntimeError):
             raise
         ray.shutdown()
-        return error
+        return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     return None
 
 
@@ -710,7 +757,8 @@ def run_file(args: Args, words: Vocabulary, command: Command, report: str) -> in
         return code
     failed = [progress for progress in runs if progress.state == "failed"]
     for progress in failed:
-        print(f"failed: see {progress.log}", file=sys.stderr)
+        why = f"{progress.run.name}, {progress.note}" if progress.log is None else f"see {progress.log}"
+        print(f"failed: {why}", file=sys.stderr)
     print(f"{report} {plan.out}")
     return 1 if failed else 0
 
