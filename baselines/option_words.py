@@ -27,7 +27,7 @@ SET_BY_TRAINING = (
     "disable_env_checker",
     "reconfiguration_freq",
 )
-"""Arguments of environments that training sets itself, or needs at their defaults."""
+"""Arguments of environments that commands set themselves, or need at their defaults."""
 
 
 class ArgumentError(ValueError):
@@ -78,14 +78,14 @@ def _value_word(value: Any) -> str:
 def read_env_kwargs(words: Sequence[str], option: str = "--env-kwargs") -> dict[str, Any]:
     """`read_kwargs` for ``--env-kwargs`` and ``--train-env-kwargs``.
 
-    Refuses arguments that have an option of their own or that training sets.
+    Refuses arguments that have an option of their own or that commands set themselves.
     """
     kwargs = read_kwargs(words, option)
     for name, word in zip(kwargs, words, strict=True):
         if name in OPTION_OF:
             raise ArgumentError(f"{option} {word}: use {OPTION_OF[name]}")
         if name in SET_BY_TRAINING:
-            raise ArgumentError(f"{option} {word}: training sets {name} itself; leave it out")
+            raise ArgumentError(f"{option} {word}: the command sets {name} itself; leave it out")
     return kwargs
 
 

@@ -266,7 +266,7 @@ def test_a_policy_is_played_in_another_task_than_it_learnt(
     [
         ("memory_length", "--env-kwargs memory_length is not NAME=VALUE"),
         ("sim_backend=physx_cpu", "--env-kwargs sim_backend=physx_cpu: use --sim-backend"),
-        ("render_mode=human", "--env-kwargs render_mode=human: training sets render_mode itself; leave it out"),
+        ("render_mode=human", "--env-kwargs render_mode=human: the command sets render_mode itself; leave it out"),
         ("memory_lenght=3", "as memory_lenght=3: its arguments are num_envs, memory_length, num_bits"),
         ("num_bits=3", "does not fit MemoryLengthEasy-v0 as it is now: the policy maps "),
     ],

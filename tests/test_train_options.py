@@ -61,7 +61,7 @@ def test_words_become_arguments() -> None:
         (["arm"], "--env-kwargs arm is not NAME=VALUE"),
         (["1a=3"], "is not NAME=VALUE"),
         (["obs_mode=rgb"], "use --obs"),
-        (["render_mode=human"], "training sets render_mode itself"),
+        (["render_mode=human"], "the command sets render_mode itself"),
         (["arm=held", "arm=free"], "arm is given twice"),
     ],
 )
@@ -174,7 +174,7 @@ def test_environments_are_closed_once_where_those_of_the_task_cannot_be_made() -
     ("words", "said"),
     [
         (["arm"], "--train-env-kwargs arm is not NAME=VALUE"),
-        (["render_mode=human"], "--train-env-kwargs render_mode=human: training sets render_mode itself"),
+        (["render_mode=human"], "--train-env-kwargs render_mode=human: the command sets render_mode itself"),
         (["corridor_length=0"], "with --train-env-kwargs corridor_length=0: "),
     ],
 )
