@@ -42,6 +42,7 @@ __all__ = [
     "read_evaluation",
     "read_policy",
     "require_finite",
+    "require_memory",
     "save_checkpoint",
     "save_policy",
     "write_atomically",
@@ -371,12 +372,21 @@ def load_network(path: Path | str, device: torch.device | str = "cpu", memory: s
         EnvIdError, RegistryError: there is no such module, or no such memory in it.
     """
     payload = read_policy(path, device)
+    require_memory(payload, path, memory)
     if memory is not None:
-        found = payload["network"].get("memory")
-        if memory != found:
-            raise CheckpointError(f"{path} has the memory {found!r}, not {memory!r}; name that one, or none")
         use_memory(memory)
     return network_from(payload, path, device)
+
+
+def require_memory(payload: Mapping[str, Any], path: Path | str, asked: str | None) -> None:
+    """Raise CheckpointError where a user named a memory, ``asked``, and a policy's checkpoint has another one or none."""
+    found = payload["network"].get("memory")
+    if asked is not None and asked != found:
+        has = "no memory with a name" if found is None else f"the memory {found!r}"
+        fix = "leave it out"
+        if found is not None and ":" in found:
+            fix = f"use --memory {found} (in Python: load_policy(..., memory={found!r}))"
+        raise CheckpointError(f"{path} has {has}, not {asked!r}; {fix}")
 
 
 def load_policy(path: Path | str, device: torch.device | str = "cpu", memory: str | None = None) -> NetworkPolicy:

@@ -236,9 +236,38 @@ def test_in_python_a_policy_is_loaded_by_the_name_of_its_memory(
     evaluated = ["eval", "--checkpoint", str(run), "--episodes", "2", "--out", str(tmp_path / "e.json")]
     assert cli.main([*evaluated, "--memory", own("Counting")]) == 2
     said = capsys.readouterr().err
-    assert "the memory is 'toy_memories:Good', and only toy_memories:Counting was named; use --memory toy_mem" in said
+    assert "has the memory 'toy_memories:Good', not 'toy_memories:Counting'; use --memory toy_memories:Good" in said
     policy = load_policy(run, memory=own("Good"))
     assert policy.act(torch.zeros(2, policy.network.layout.width)).shape[0] == 2
+
+
+@pytest.fixture(scope="module")
+def gru(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with a memory of this package."""
+    run = tmp_path_factory.mktemp("runs") / "gru"
+    assert train("gru", run) == 0
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["eval", "--checkpoint", "RUN", "--episodes", "2"],
+        ["probe", "--checkpoint", "RUN"],
+        ["serve", "--checkpoint", "RUN", "--port", "0"],
+        ["record", "--policy", "RUN", "--env-id", "MemoryLengthEasy-v0"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_memory_that_the_checkpoint_does_not_have_is_refused(
+    words: list[str], gru: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would not be what is played."""
+    monkeypatch.chdir(tmp_path)
+    words = [str(gru) if word == "RUN" else word for word in words]
+    assert cli.main([*words, "--memory", own("Good")]) == 2
+    assert "checkpoint.pt has the memory 'gru', not 'toy_memories:Good'; leave it out" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------- sweeps

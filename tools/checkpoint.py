@@ -11,7 +11,14 @@ import gymnasium as gym
 import torch
 
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
-from mikasa_robo.baselines.checkpoints import CheckpointError, algorithm_of, network_from, read_bytes, read_policy
+from mikasa_robo.baselines.checkpoints import (
+    CheckpointError,
+    algorithm_of,
+    network_from,
+    read_bytes,
+    read_policy,
+    require_memory,
+)
 from mikasa_robo.baselines.files import find_policy_file
 from mikasa_robo.baselines.networks import NetworkPolicy
 from mikasa_robo.baselines.protocol import Policy
@@ -54,15 +61,16 @@ class Checkpoint:
         return network_from(self.payload, self.path, device)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path, memory: str | None = None) -> Checkpoint:
     """Read what a checkpoint says about its policy. No code in it, and none that it names, is run.
 
     Args:
         path: the file, or the folder of a run: then its checkpoint.pt, or else its best.pt.
+        memory: the ``--memory`` of the command; None if it was not given.
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: it is not the checkpoint of a known algorithm.
+        CheckpointError: it is not the checkpoint of a known algorithm, or not that of a policy with ``memory``.
     """
     path = find_policy_file(path)
     data = read_bytes(path)
@@ -72,6 +80,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         args = args_type.from_dict(payload["args"])
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    require_memory(payload, path, memory)
     digest = hashlib.sha256(data).hexdigest()
     names = payload["env_id"], payload["env_module"], payload["step"]
     return Checkpoint(path, digest, args.algorithm, *names, args, payload)

@@ -65,7 +65,7 @@ class Collector:
         player = None
         settings = EnvSettings(OBS_MODE)
         if not self._scripted:
-            player = CheckpointPlayer(find_policy_file(Path(options.policy)))
+            player = CheckpointPlayer(find_policy_file(Path(options.policy)), options.memory)
             settings = player.settings
             kwargs = {**settings.env_kwargs, **kwargs}
         elif not has_skill(env_id):

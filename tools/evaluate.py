@@ -148,7 +148,7 @@ def check(args: Args) -> list[Checkpoint]:
             raise OptionError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of different seeds")
     _played_env_kwargs((), args)
     import_foreign(args.algorithm, args.network, args.memory)
-    checkpoints = [read_checkpoint(path) for path in args.checkpoint]
+    checkpoints = [read_checkpoint(path, args.memory) for path in args.checkpoint]
     first = checkpoints[0]
     for other in checkpoints[1:]:
         _require_same(first, other)

@@ -115,12 +115,15 @@ class ScriptedPlayer:
 class CheckpointPlayer:
     """A trained policy.
 
+    Args:
+        path, memory: see `read_checkpoint`.
+
     Raises:
-        CheckpointError, FileNotFoundError: the file is not the checkpoint of a policy, or does not exist.
+        CheckpointError, FileNotFoundError: see `read_checkpoint`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.checkpoint = read_checkpoint(path)
+    def __init__(self, path: Path, memory: str | None = None) -> None:
+        self.checkpoint = read_checkpoint(path, memory)
         args = self.checkpoint.args
         self.settings = EnvSettings(
             choose_obs_mode(args),
@@ -176,12 +179,12 @@ class CheckpointPlayer:
         return policy
 
 
-def load_player(policy: str) -> ScriptedPlayer | CheckpointPlayer:
-    """The scripted policy of that name, or the policy of that checkpoint file."""
+def load_player(policy: str, memory: str | None = None) -> ScriptedPlayer | CheckpointPlayer:
+    """The scripted policy of that name, or the policy of that checkpoint file; for ``memory`` see `read_checkpoint`."""
     if policy in POLICY_NAMES:
         name: Any = policy
         return ScriptedPlayer(policy_maker(name))
-    return CheckpointPlayer(Path(policy))
+    return CheckpointPlayer(Path(policy), memory)
 
 
 def make_player_env(env_id: str, num_envs: int, settings: EnvSettings, render_mode: str | None, **kwargs: Any) -> Any:

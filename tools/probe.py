@@ -332,7 +332,7 @@ def check(args: Args) -> Checkpoint:
     args.check()
     require_modules("report", "matplotlib")
     import_foreign(args.algorithm, args.network, args.memory)
-    checkpoint = read_checkpoint(args.checkpoint)
+    checkpoint = read_checkpoint(args.checkpoint, args.memory)
     env_id = resolve_checkpoint_env_id(checkpoint, args.env_id)
     if env_id not in CATALOG:
         raise OptionError(

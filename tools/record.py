@@ -211,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = dataclasses.replace(options, env_id=_resolve(options))
         robot_task = _is_robot_task(options.env_id)
         (_check_policy if robot_task else _check_gymnasium)(options)
-        for line in (record if robot_task else _record_gymnasium)(options, load_player(found)):
+        for line in (record if robot_task else _record_gymnasium)(options, load_player(found, options.memory)):
             print(line, flush=True)
     except (
         OptionError,

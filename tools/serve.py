@@ -67,7 +67,7 @@ def make_server(args: Args) -> PolicyServer:
     if not device_works(args.device):
         raise OptionError(f"--device {args.device} cannot be used here; give cpu, or cuda where there is a GPU")
     import_foreign(args.algorithm, args.network, args.memory)
-    checkpoint = read_checkpoint(args.checkpoint)
+    checkpoint = read_checkpoint(args.checkpoint, args.memory)
     resolve_checkpoint_env_id(checkpoint, args.env_id)
     network = checkpoint.load_network(args.device)
     metadata = {

@@ -170,7 +170,8 @@ def replay(
     paths = options.checkpoint or tuple(
         Path(run["checkpoint"]) for run in runs if isinstance(run.get("checkpoint"), str)
     )
-    known = {checkpoint.sha256: checkpoint for checkpoint in map(read_checkpoint, paths)}
+    checkpoints = [read_checkpoint(path, options.memory) for path in paths]
+    known = {checkpoint.sha256: checkpoint for checkpoint in checkpoints}
     problems: list[str] = []
     chosen = sorted(
         random.sample(range(content["seeds"]["episodes"]), min(options.episodes, content["seeds"]["episodes"]))
