@@ -31,6 +31,7 @@ from mikasa_robo.baselines.checkpoints import save_policy
 from mikasa_robo.baselines.dagger_arguments import BCArgs
 from mikasa_robo.baselines.dataset import open_dataset
 from mikasa_robo.baselines.networks import RecurrentActorCritic
+from mikasa_robo.baselines.ppo_arguments import PPOMemoryArgs
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.data.checking import find_problems
 from mikasa_robo.data.dataset import MANIFEST, Dataset, checksum, export, locked
@@ -1201,14 +1202,25 @@ def test_modules_of_a_checkpoint_that_the_user_names(
         assert collect_into(tmp_path / "new", option, name) == 2
         assert told in capsys.readouterr().err
         assert not (tmp_path / "new").exists()
-    (tmp_path / "memory_to_collect.py").write_text("from mikasa_robo.baselines.memory.gru import GRU as Mine\n")
+    code = "from mikasa_robo.baselines.memory.gru import GRU\n\n\nclass Mine(GRU):\n    pass\n"
+    (tmp_path / "memory_to_collect.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "MEMORIES", dict(registry.MEMORIES))
-    policy = save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state")
-    argv = ["--policy", str(policy), "--no-states"]
-    assert collect_into(tmp_path / "new", *argv, "--memory", "memory_to_collect:Mine", episodes=1) == 0
-    assert "memory_to_collect:Mine" in registry.MEMORIES
-    assert collect_into(tmp_path / "new", *argv, episodes=1) == 0, "the episodes do not depend on it"
+    mine = "memory_to_collect:Mine"
+    registry.use_memory(mine)
+    policy = RecurrentActorCritic(65, 8, (8,), 8, (8,), memory=mine)
+    save_policy(tmp_path / "p.pt", policy, PPOMemoryArgs(env_id=ENV_ID, obs="state", memory=mine), step=0)
+    registry.MEMORIES.pop(mine)
+    argv = ["--policy", str(tmp_path / "p.pt"), "--no-states"]
+    assert collect_into(tmp_path / "new", *argv, episodes=1) == 2
+    assert f"add --memory {mine}" in capsys.readouterr().err
+    assert collect_into(tmp_path / "new", *argv, "--memory", mine, episodes=1) == 0
+    assert mine in registry.MEMORIES
+    assert collect_into(tmp_path / "new", *argv, episodes=1) == 0, "the episodes do not depend on the option"
+    without = save_untrained(tmp_path / "without.pt", ENV_ID, 65, obs="state")
+    assert collect_into(tmp_path / "other", "--policy", str(without), "--memory", mine, episodes=1) == 2
+    assert f"without.pt has no memory with a name, not '{mine}'; leave it out" in capsys.readouterr().err
+    assert not (tmp_path / "other" / MANIFEST).exists()
 
 
 def test_training_names_the_dataset_whose_episode_is_damaged(copy: Path) -> None:
