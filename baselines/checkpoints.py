@@ -382,7 +382,7 @@ def require_memory(payload: Mapping[str, Any], path: Path | str, asked: str | No
     """Raise CheckpointError where a user named a memory, ``asked``, and a policy's checkpoint has another one or none."""
     found = payload["network"].get("memory")
     if asked is not None and asked != found:
-        has = "no memory with a name" if found is None else f"the memory {found!r}"
+        has = "no --memory" if found is None else f"the memory {found!r}"
         fix = "leave it out"
         if found is not None and ":" in found:
             fix = f"use --memory {found} (in Python: load_policy(..., memory={found!r}))"

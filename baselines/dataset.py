@@ -71,7 +71,7 @@ class DatasetBC(BC):
             episodes = read_dataset(Path(args.dataset), args, parts, self.task)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
-            self.dataset_digest = dataset_digest(Path(args.dataset))
+            self.dataset_digest = dataset_digest(open_dataset(Path(args.dataset), args, parts))
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See `Imitation.rollout`; from a dataset, steps drawn at random, which tell what observations look like."""
@@ -107,7 +107,7 @@ class DatasetBC(BC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Imitation.load_state_dict`. Raises ArgumentError where the dataset is another one now."""
-        if self.args.dataset is not None:
+        if self.recorded:
             require_same_dataset(state, self.args.dataset, self.dataset_digest)
         super().load_state_dict(state)
 
@@ -155,20 +155,21 @@ def open_dataset(folder: Path, args: CommonArgs, parts: Sequence[str]) -> Datase
     return dataset
 
 
-def dataset_digest(folder: Path) -> str:
+def dataset_digest(dataset: Dataset) -> str:
     """A SHA-256, in hexadecimal, of the native episodes of a complete dataset, as its manifest lists them.
 
     It depends neither on where the folder is nor on the formats that were added to it.
 
     Raises:
-        ArgumentError: the manifest cannot be read, or lists no checksum of an episode.
+        ArgumentError: the manifest lists no checksum of an episode.
     """
     try:
-        dataset = Dataset.open(folder)
         files = (dataset.manifest or {})["files"]
         episodes = [(row["seed"], files[row["file"]]["sha256"]) for row in dataset.rows()]
     except (DataError, KeyError) as error:
-        raise ArgumentError(f"--dataset {folder}: the manifest tells no checksums of its episodes ({error})") from error
+        raise ArgumentError(
+            f"--dataset {dataset.folder}: the manifest lacks checksums of episodes ({error}); collect it again"
+        ) from error
     return hashlib.sha256(json.dumps(episodes).encode()).hexdigest()
 
 
@@ -182,7 +183,7 @@ def require_same_dataset(state: Mapping[str, Any], folder: str | None, digest: s
     """
     if state.get(DIGEST, digest) != digest:
         raise ArgumentError(
-            f"--dataset {folder} has other episodes than when the run began; put the former ones there, or start a new run"
+            f"--dataset {folder} has other episodes than when the run began; put those back, or start a new run"
         )
 
 

@@ -191,12 +191,17 @@ class IQL(Offline):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs besides the policy and the episodes."""
-        parts = {"critic": self.learner.critic.state_dict(), "target": self.learner.target.state_dict()}
+        """See `Offline.state_dict`."""
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+            DIGEST: self.dataset_digest,
+            "critic": self.learner.critic.state_dict(),
+            "target": self.learner.target.state_dict(),
+        }
         if self.learner.readout is not None:
-            parts["readout"] = self.learner.readout.state_dict()
-        own = {"optimizer": self.optimizer.state_dict(), "updates": self.updates, DIGEST: self.dataset_digest}
-        return {**own, **parts}
+            state["readout"] = self.learner.readout.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Offline.load_state_dict`."""

@@ -1219,7 +1219,7 @@ def test_modules_of_a_checkpoint_that_the_user_names(
     assert collect_into(tmp_path / "new", *argv, episodes=1) == 0, "the episodes do not depend on the option"
     without = save_untrained(tmp_path / "without.pt", ENV_ID, 65, obs="state")
     assert collect_into(tmp_path / "other", "--policy", str(without), "--memory", mine, episodes=1) == 2
-    assert f"without.pt has no memory with a name, not '{mine}'; leave it out" in capsys.readouterr().err
+    assert f"without.pt has no --memory, not '{mine}'; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "other" / MANIFEST).exists()
 
 
