@@ -525,9 +525,13 @@ class Threads:
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let sweeps run without Ray."""
     monkeypatch.setattr(module, "_ray", lambda address, num_cpus: contextlib.nullcontext(Threads()))
+    # Where the tests run in the background, SIGINT is ignored. A run would handle it again, which threads cannot do.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("threads")
