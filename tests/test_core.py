@@ -244,6 +244,18 @@ def test_places_refuse_what_the_table_has_no_room_for(n: int) -> None:
         arc_places(uniforms(1, 60), n)
 
 
+@pytest.mark.parametrize(("n", "largest"), [(2, 0.044), (9, 0.03275), (10, 0.034), (18, 0.03275)])
+def test_places_refuse_objects_that_would_leave_no_room_for_a_finger(n: int, largest: float) -> None:
+    places = arc_places(arc_inputs(n), n, largest - 1e-9)
+    centres = torch.cdist(places, places) + torch.eye(n, dtype=torch.float64)
+    # along the arc the places are one spacing apart, which is a little more than the straight way
+    assert float(centres.min()) > 2 * largest + FINGER_WIDTH - 2e-4
+    with pytest.raises(
+        ValueError, match=rf"object_radius=0\.0[0-9]+ m is too large for n={n} .* at most {largest:.4f} m"
+    ):
+        arc_places(uniforms(1, 3 * n), n, largest + 1e-6)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 9])
 def test_a_block_leaves_room_for_a_finger_and_is_shuffled(n: int) -> None:
     radius = 0.02 * math.sqrt(2)
