@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -463,6 +464,19 @@ def test_reward_terms_and_scales_must_have_the_same_names(terms: dict[str, float
         rewards.weigh({name: torch.ones(2) for name in terms}, SCALES, flag, flag, flag)
 
 
+def test_outcomes_and_terms_that_would_give_wrong_rewards_are_refused() -> None:
+    """Whole numbers, of which ~ is no negation, and a column, which would be broadcast to a square."""
+    terms, flag = dict.fromkeys(SCALES, torch.ones(N)), torch.zeros(N, dtype=torch.bool)
+    with pytest.raises(TypeError, match=r"success of `outcome` is torch\.int64: return \(N,\) bool"):
+        rewards.weigh(terms, SCALES, flag.to(torch.int64), flag, flag)
+    with pytest.raises(TypeError, match=r"fail of `outcome` is torch\.float32"):
+        rewards.weigh(terms, SCALES, flag, flag.to(torch.float32), flag)
+    with pytest.raises(ValueError, match=rf"'reach' has the shape \({N}, 1\), with success \({N},\)"):
+        rewards.weigh({**terms, "reach": torch.ones(N, 1)}, SCALES, flag, flag, flag)
+    with pytest.raises(ValueError, match=rf"with success \({N}, 1\)"):
+        rewards.weigh(terms, SCALES, flag[:, None], flag, flag)
+
+
 def test_rewards_write_nothing() -> None:
     values = uniforms(N, 3).to(torch.float32)
     terms = {name: values[:, i].clone() for i, name in enumerate(SCALES)}
@@ -715,3 +729,12 @@ def test_a_task_that_lacks_something_is_told_what() -> None:
 
     with pytest.raises(TypeError, match=r"Half .* layout, oracle, reward_terms, sample, state_features, update_state$"):
         Half(cue_steps=1, delay_steps=0, response_steps=10)
+
+
+def test_an_outcome_that_lacks_a_flag_is_told() -> None:
+    def outcome(s: Any, data: Any) -> dict[str, Tensor]:
+        return {"success": torch.zeros(2, dtype=torch.bool)}
+
+    task: Any = SimpleNamespace(task_state=None, _elapsed_steps=None, _read_sim=lambda elapsed: None, outcome=outcome)
+    with pytest.raises(KeyError, match=r"returned \['success'\]: it must have 'success' and 'fail'"):
+        MemoryEnv.evaluate(task)

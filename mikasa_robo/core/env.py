@@ -248,6 +248,10 @@ class MemoryEnv(SavedTask[TaskState]):
         """Success, failure, phase, the task's booleans, the oracle and the weighted reward terms. Writes nothing."""
         s, data = self.task_state, self._read_sim(self._elapsed_steps)
         info: dict[str, Any] = self.outcome(s, data)
+        if not {"success", "fail"} <= info.keys():
+            raise KeyError(
+                f"`outcome` of {type(self).__name__} returned {sorted(info)}: it must have 'success' and 'fail'"
+            )
         info["phase"] = self.timeline.phase(self._elapsed_steps)
         info["oracle_info"] = self.oracle(s)
         prompt = self.prompt(s)
