@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -244,6 +245,18 @@ def test_places_refuse_what_the_table_has_no_room_for(n: int) -> None:
         arc_places(uniforms(1, 60), n)
 
 
+@pytest.mark.parametrize(("n", "largest"), [(2, 0.044), (9, 0.03275), (10, 0.034), (18, 0.03275)])
+def test_places_refuse_objects_that_would_leave_no_room_for_a_finger(n: int, largest: float) -> None:
+    places = arc_places(arc_inputs(n), n, largest - 1e-9)
+    centres = torch.cdist(places, places) + torch.eye(n, dtype=torch.float64)
+    # along the arc the places are one spacing apart, which is a little more than the straight way
+    assert float(centres.min()) > 2 * largest + FINGER_WIDTH - 2e-4
+    with pytest.raises(
+        ValueError, match=rf"object_radius=0\.0[0-9]+ m is too large for n={n} .* at most {largest:.4f} m"
+    ):
+        arc_places(uniforms(1, 3 * n), n, largest + 1e-6)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 9])
 def test_a_block_leaves_room_for_a_finger_and_is_shuffled(n: int) -> None:
     radius = 0.02 * math.sqrt(2)
@@ -449,6 +462,19 @@ def test_reward_terms_and_scales_must_have_the_same_names(terms: dict[str, float
     flag = torch.zeros(2, dtype=torch.bool)
     with pytest.raises(ValueError, match="same names"):
         rewards.weigh({name: torch.ones(2) for name in terms}, SCALES, flag, flag, flag)
+
+
+def test_outcomes_and_terms_that_would_give_wrong_rewards_are_refused() -> None:
+    """Whole numbers, of which ~ is no negation, and a column, which would be broadcast to a square."""
+    terms, flag = dict.fromkeys(SCALES, torch.ones(N)), torch.zeros(N, dtype=torch.bool)
+    with pytest.raises(TypeError, match=r"success of `outcome` is torch\.int64: return \(N,\) bool"):
+        rewards.weigh(terms, SCALES, flag.to(torch.int64), flag, flag)
+    with pytest.raises(TypeError, match=r"fail of `outcome` is torch\.float32"):
+        rewards.weigh(terms, SCALES, flag, flag.to(torch.float32), flag)
+    with pytest.raises(ValueError, match=rf"'reach' has the shape \({N}, 1\), with success \({N},\)"):
+        rewards.weigh({**terms, "reach": torch.ones(N, 1)}, SCALES, flag, flag, flag)
+    with pytest.raises(ValueError, match=rf"with success \({N}, 1\)"):
+        rewards.weigh(terms, SCALES, flag[:, None], flag, flag)
 
 
 def test_rewards_write_nothing() -> None:
@@ -703,3 +729,12 @@ def test_a_task_that_lacks_something_is_told_what() -> None:
 
     with pytest.raises(TypeError, match=r"Half .* layout, oracle, reward_terms, sample, state_features, update_state$"):
         Half(cue_steps=1, delay_steps=0, response_steps=10)
+
+
+def test_an_outcome_that_lacks_a_flag_is_told() -> None:
+    def outcome(s: Any, data: Any) -> dict[str, Tensor]:
+        return {"success": torch.zeros(2, dtype=torch.bool)}
+
+    task: Any = SimpleNamespace(task_state=None, _elapsed_steps=None, _read_sim=lambda elapsed: None, outcome=outcome)
+    with pytest.raises(KeyError, match=r"returned \['success'\]: it must have 'success' and 'fail'"):
+        MemoryEnv.evaluate(task)

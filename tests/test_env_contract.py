@@ -227,6 +227,25 @@ def test_other_arguments_than_those_of_the_id_have_no_instruction() -> None:
         env.close()
 
 
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "found"),
+    [
+        ("RotateLenientPos-v0", {"recall": "replaced"}, False),
+        ("RotateLenientPosReplaced-v0", {"recall": "replaced"}, True),
+        ("InterceptMedium-v0", {"blank_steps": 9}, False),
+        ("InterceptMediumHidden-v0", {}, True),
+        ("InterceptMediumHidden-v0", {"drift_range": np.array([-0.1, 0.15])}, True),
+        ("InterceptMediumHidden-v0", {"drift_range": [-0.1, 0.1]}, False),
+        ("ChainOfColors3-v0", {"start_counted": [0, 2]}, False),
+    ],
+)
+def test_an_instruction_that_would_be_wrong_is_left_out(env_id: str, kwargs: dict[str, Any], found: bool) -> None:
+    """An object that comes back elsewhere, a ball that is hidden and targets that count already make another task."""
+    env: Any = gym.make(env_id, obs_mode="none", **kwargs)
+    assert bool(env.unwrapped.instruction) is found
+    env.close()
+
+
 def test_copies_that_nobody_seeds_play_different_episodes() -> None:
     envs: Any = gym.make_vec("RememberColor9-v0", num_envs=3, vectorization_mode="sync")
     obs, _ = envs.reset()

@@ -376,6 +376,31 @@ def test_head_starts_reach_the_task(env_id: str) -> None:
         env.close()
 
 
+@pytest.mark.parametrize("share", [1, 0.97])
+@pytest.mark.parametrize("env_id", ["InterceptMediumHidden-v0", "InterceptFastHidden-v0"])
+def test_a_hidden_ball_with_a_head_start_does_not_begin_in_the_disc(env_id: str, share: float) -> None:
+    """The disc of a hidden ball is drawn by itself; a ball that hardly rolls must have to be moved there all the same."""
+    env = make(env_id, 64, obs_mode="none", head_start=share)
+    env.reset(seed=0)
+    for _ in range(10):
+        assert not bool(env.step(still_action(env))[-1]["success"].any())
+    env.close()
+
+
+@pytest.mark.parametrize("speed", MODES)
+def test_with_a_head_start_the_disc_of_a_hidden_ball_comes_nearer_to_the_balls(speed: str) -> None:
+    values = torch.rand(MANY, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    plain, half, whole = (
+        sample_ball_and_goal(Uniforms(values), RollRanges(speed=SPEEDS[speed], head_start=(share, share)), hidden=True)
+        for share in (0.0, 0.5, 1.0)
+    )
+    beyond = [s.goal[:, 0] - s.start[:, 0] - 0.2 for s in (plain, half, whole)]
+    assert float(beyond[0].abs().max()) > 0.2
+    assert torch.allclose(beyond[1], beyond[0] / 2, atol=1e-6)
+    assert torch.allclose(beyond[2], torch.zeros(MANY), atol=1e-6)
+    assert all(torch.equal(s.goal[:, 1], plain.goal[:, 1]) for s in (half, whole))
+
+
 # ---------------------------------------------------------------------- the untouched ball
 def rolled(s: InterceptState, t: float) -> Tensor:
     """(N, 2) where balls that nobody touches are after ``t`` seconds."""

@@ -157,6 +157,28 @@ def test_environments_in_one_scene_play_the_same_episodes() -> None:
         env.close()
 
 
+@pytest.mark.parametrize("count", [2, 18, 30, 60])
+def test_parking_places_of_environments_in_one_world_are_apart(count: int) -> None:
+    places = torch.cat([visibility.parking_poses(count, compact=True)[:, :3] + offset for offset in OFFSETS])
+    apart = torch.cdist(places, places) + torch.eye(len(places))
+    assert float(apart.min()) >= 0.5 - 1e-3
+
+
+def test_hidden_objects_of_environments_in_one_world_do_not_touch() -> None:
+    """Fifteen objects in a row would stand where those of the next environment in y are parked."""
+    fallen = []
+    for single in (False, True):
+        env = make(
+            "RememberShapeAndColor5x3-v0", 4, obs_mode="none", sim_backend="physx_cpu", parallel_in_single_scene=single
+        )
+        env.reset(seed=3)
+        for _ in range(2):
+            env.step(torch.zeros(4, 8))
+        fallen.append(base(env)._speeds.clone())
+        env.close()
+    assert torch.allclose(fallen[0], fallen[1], atol=0.02), "what is hidden only falls, for one control step at a time"
+
+
 def test_objects_that_cannot_move_are_refused() -> None:
     scene: Any = Scene(False)
     things: Any = [Thing(0, "static")]

@@ -50,6 +50,26 @@ def task_of(env: Env) -> ChoiceTask:
     return cast(ChoiceTask, base(env))
 
 
+@pytest.mark.parametrize(
+    ("candidates", "targets", "named"),
+    [
+        (3, 5, "num_targets=5 must be a whole number from 1 to 3"),
+        (3, 0, "num_targets=0 must be a whole number from 1 to 3"),
+        (0, 1, "num_candidates=0 must be a whole number of at least 1"),
+        (2.0, 1, r"num_candidates=2\.0 must be a whole number"),
+    ],
+)
+def test_a_task_of_ones_own_offers_what_it_asks_for(candidates: Any, targets: int, named: str) -> None:
+    """With no target an episode would be a success at once; with more targets than candidates some would be missing."""
+
+    class Own(ChoiceTask):
+        def build_candidate(self, index: int) -> Any:
+            raise AssertionError("nothing is built")
+
+    with pytest.raises(ValueError, match=named):
+        Own(num_candidates=candidates, num_targets=targets, cue_steps=5, delay_steps=5, response_steps=90)
+
+
 def fresh(n: int = 3, num_candidates: int = 9) -> ChoiceState:
     generator = torch.Generator().manual_seed(n)
     values = torch.rand(MANY, draws_of_choice(num_candidates, n), dtype=torch.float64, generator=generator)

@@ -188,8 +188,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     beside it. And it should let go of a target that was touched: a hand that still touches one earns no ``reach``.
 
     Args:
-        num_candidates: number of candidates in the response phase, K.
-        num_targets: number of candidates to touch, m.
+        num_candidates: number of candidates in the response phase, K, at least 1; in an arc at most 18 (`arc_places`).
+        num_targets: number of candidates to touch, m, 1 to K.
         cue_steps: control steps for which each cue is on view: with ``cue_order = "sequential"`` the cue phase lasts
             ``num_targets * cue_steps``.
         **kwargs: see `MemoryEnv`.
@@ -218,7 +218,8 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
                 setattr(cls, new, _OLD_CUE_ORDERS.get(value, value))
 
     def __init__(self, *args: Any, num_candidates: int, num_targets: int, cue_steps: int, **kwargs: Any) -> None:
-        self.num_candidates, self.num_targets = num_candidates, num_targets
+        self.num_candidates = num_candidates = whole_number("num_candidates", num_candidates, 1)
+        self.num_targets = num_targets = whole_number("num_targets", num_targets, 1, num_candidates)
         self.cue_steps_per_item = whole_number("cue_steps", cue_steps, 1, unit="control steps")
         self.draws = draws_of_choice(num_candidates, num_targets) + self.more_draws  # type: ignore[misc]
         self.reward_scales = {"reach": 1.0, "touch": 1.0, "still": 0.5}  # type: ignore[misc]

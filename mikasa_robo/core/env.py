@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 from mani_skill.utils import common
@@ -30,6 +31,10 @@ from .touch_sensor import FORCE_THRESHOLD, TouchSensor
 from .visibility import ObjectLayout
 
 __all__ = ["ARM_JOINTS", "START_QPOS", "STATIC_SPEED", "TOUCH_LINKS", "MemoryEnv", "StepData"]
+
+OTHER_TASK: dict[str, Any] = {"recall": "in_place", "blank_steps": 0, "start_counted": 0}
+"""Arguments of single families that ask for something else than the instruction of an ID says, with their defaults: the
+object comes back elsewhere, the ball is hidden, some targets must not be touched again."""
 
 
 @renamed_attributes({"stage": "object_layout"})
@@ -126,13 +131,15 @@ class MemoryEnv(SavedTask[TaskState]):
     def instruction(self) -> str:
         """The task in one English sentence.
 
-        Empty for an environment that was not made through its ID, and for one whose arguments differ from those that define
-        its ID.
+        Empty for an environment that was not made through its ID, for one whose arguments differ from those that define its
+        ID, and for one whose arguments make another task of it (`OTHER_TASK`).
         """
         if self.spec is None or self.spec.id not in CATALOG:
             return ""
         row, given = CATALOG[self.spec.id], self.spec.kwargs
-        own = all(given.get(name, value) == value for name, value in row.kwargs.items())
+        defining = OTHER_TASK | dict(row.kwargs)
+        # a range may be given as a list or an array
+        own = all(np.array_equal(given.get(name, value), value) for name, value in defining.items())
         return row.instruction if own else ""
 
     @property
@@ -241,6 +248,10 @@ class MemoryEnv(SavedTask[TaskState]):
         """Success, failure, phase, the task's booleans, the oracle and the weighted reward terms. Writes nothing."""
         s, data = self.task_state, self._read_sim(self._elapsed_steps)
         info: dict[str, Any] = self.outcome(s, data)
+        if not {"success", "fail"} <= info.keys():
+            raise KeyError(
+                f"`outcome` of {type(self).__name__} returned {sorted(info)}: it must have 'success' and 'fail'"
+            )
         info["phase"] = self.timeline.phase(self._elapsed_steps)
         info["oracle_info"] = self.oracle(s)
         prompt = self.prompt(s)

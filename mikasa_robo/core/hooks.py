@@ -88,7 +88,10 @@ class TaskHooks(Generic[TaskState]):
         """The state at the start of b episodes, from uniform numbers (b, `draws`)."""
 
     def initial_velocities(self, s: TaskState) -> Tensor | None:
-        """(b, K, 6) linear (m/s) and angular velocity (rad/s) with which objects start; None: at rest."""
+        """(b, K, 6) linear (m/s) and angular velocity (rad/s) with which objects start; None: at rest.
+
+        For tasks without a response phase: with one, `layout` holds the objects until it begins.
+        """
         return None
 
     def start_posture(self, s: TaskState) -> Tensor | None:
@@ -106,7 +109,11 @@ class TaskHooks(Generic[TaskState]):
 
     @abstractmethod
     def layout(self, s: TaskState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
-        """Which objects are on view at t = ``elapsed`` (N,), (N, K) bool, and where each belongs, (N, K, 7)."""
+        """Which objects are on view at t = ``elapsed`` (N,), (N, K) bool, and where each belongs, (N, K, 7).
+
+        An object is put there in every step up to the first of the response phase, and later when it comes on view. From
+        then on physics alone moves it: another pose for an object that is on view already has no effect.
+        """
 
     @abstractmethod
     def outcome(self, s: TaskState, data: StepData) -> dict[str, Tensor]:

@@ -181,8 +181,12 @@ def weigh(
         (N,) float32 each: the terms, and ``success``.
 
     Raises:
-        ValueError: ``terms`` and ``scales`` have different names.
+        TypeError: ``success`` or ``fail`` is not bool.
+        ValueError: ``terms`` and ``scales`` have different names, or a term has another shape than ``success``.
     """
+    for name, flag in (("success", success), ("fail", fail)):
+        if flag.dtype != torch.bool:  # ~ of whole numbers is no negation
+            raise TypeError(f"{name} of `outcome` is {flag.dtype}: return (N,) bool")
     if set(terms) != set(scales):
         raise ValueError(f"reward terms {sorted(terms)} and reward_scales {sorted(scales)} must have the same names")
     weighted = {}
@@ -191,6 +195,11 @@ def weigh(
         if name != "still":
             pays = pays & responding
         weighted[name] = scale * terms[name].to(torch.float32) * pays
+        if weighted[name].shape != responding.shape:
+            raise ValueError(
+                f"the reward term {name!r} has the shape {tuple(terms[name].shape)}, with success {tuple(success.shape)} "
+                f"and fail {tuple(fail.shape)}: each must be {tuple(responding.shape)}, a number for each environment"
+            )
     weighted["success"] = maximum(scales) * success.to(torch.float32)
     return weighted
 

@@ -20,6 +20,8 @@ GRID_JITTER = 0.006
 """Largest jitter in x and in y of an object in a grid, m."""
 ROBOT_BASE_X = -0.615
 """x of the robot's base, m."""
+ROW_DISTANCE = 0.13
+"""Distance between the two arcs of `arc_places`, m."""
 
 
 class Uniforms:
@@ -91,7 +93,7 @@ def arc_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
     """Places for ``n`` objects on a jittered arc within the robot's reach, in random order.
 
     The arc is centred at the robot's base and has a radius of 0.62 ± 0.02 m. More than 9 objects stand on two arcs, the
-    second 0.13 m closer to the robot. Neighbours on an arc always leave a gap of at least a finger's width (0.022 m).
+    second 0.13 m closer to the robot. Neighbours always leave a gap of at least a finger's width (0.022 m).
 
     Args:
         u: (b, 3n) uniforms.
@@ -102,17 +104,26 @@ def arc_places(u: Tensor, n: int, object_radius: float = 0.0283) -> Tensor:
         (b, n, 2) x and y, m; object k stands at [:, k].
 
     Raises:
-        ValueError: ``n`` is out of range.
+        ValueError: ``n`` is out of range, or the objects are too large for such a gap.
     """
     if not 1 <= n <= 18:
         raise ValueError(f"n={n!r} objects: the table has room for 1 to 18")
+    wobble = 0.02
+    # an object of the second arc has its neighbours on the first one beside and behind it
+    room = min(arc_spacing(n), ROW_DISTANCE - 2 * wobble) if n > 9 else arc_spacing(n)
+    largest = (room - FINGER_WIDTH) / 2
+    if n > 1 and object_radius > largest:
+        raise ValueError(
+            f"object_radius={object_radius!r} m is too large for n={n} objects in an arc with a finger's width between "
+            f"them: at most {largest:.4f} m, or fewer objects"
+        )
     order, u_angle, u_radius = permutation(u[:, :n]), u[:, n : 2 * n], u[:, 2 * n : 3 * n]
     rows = 1 if n <= 9 else 2
     per_row = -(-n // rows)
     slot = torch.arange(n, dtype=torch.float64, device=u.device)
     row, column = torch.div(slot, per_row, rounding_mode="floor"), slot % per_row
     in_row = torch.where(row == rows - 1, float(n - (rows - 1) * per_row), float(per_row))
-    radius, wobble = 0.62 - 0.13 * row, 0.02
+    radius = 0.62 - ROW_DISTANCE * row
     spacing = arc_spacing(n)
     slack = max(0.0, (spacing - 2 * object_radius - FINGER_WIDTH) / 2)
     along = (column - (in_row - 1) / 2) * spacing + between(u_angle, -slack, slack)

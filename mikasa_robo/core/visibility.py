@@ -12,6 +12,7 @@ parked until then, and bodies that look like them but touch nothing are shown in
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import sapien
@@ -29,13 +30,33 @@ PARKING_HEIGHT = 1000.0
 """z of parked objects, m. The cameras' far planes are at 100 m."""
 
 
-def parking_poses(count: int) -> Tensor:
-    """(count, 7) poses of parked objects, 1 m apart."""
+def parking_poses(count: int, compact: bool = False) -> Tensor:
+    """(count, 7) poses of parked objects.
+
+    Args:
+        count: number of objects.
+        compact: in a square grid, 0.5 m apart, for environments that share a world (`in_one_world`): the row would reach
+            into the next environment. Otherwise in a row along y, 1 m apart.
+    """
+    place = torch.arange(count)
     poses = torch.zeros(count, 7)
-    poses[:, 1] = torch.arange(count, dtype=torch.float32)
+    if compact:
+        side = math.ceil(math.sqrt(count))
+        poses[:, 0], poses[:, 1] = place % side / 2, torch.div(place, side, rounding_mode="floor") / 2
+    else:
+        poses[:, 1] = place.to(torch.float32)
     poses[:, 2] = PARKING_HEIGHT
     poses[:, 3] = 1
     return poses
+
+
+def in_one_world(scene: ManiSkillScene) -> bool:
+    """Whether objects of different environments can touch: on a GPU, or with ``parallel_in_single_scene``.
+
+    The environments then stand in a grid, 5 m apart. The batched CPU simulation has a world for each.
+    """
+    on_gpu = scene.gpu_sim_enabled and not getattr(scene, "is_batched_cpu", False)
+    return bool(on_gpu or scene.parallel_in_single_scene)
 
 
 @renamed_attributes({"arrange": "apply", "set_up": "reset"})
@@ -59,7 +80,8 @@ class ObjectLayout:
                 raise ValueError(
                     f"{actor.name} is {actor.px_body_type}: only actors that can move are hidden and shown"
                 )
-        self._parking, self._cue_parking = parking_poses(2 * len(actors)).to(scene.device).split(len(actors))
+        places = parking_poses(2 * len(actors), compact=in_one_world(scene)).to(scene.device)
+        self._parking, self._cue_parking = places.split(len(actors))
         self._cue_actors = build_cue_bodies(scene, actors, PARKING_HEIGHT) if cue_bodies else []
         # (N, K, 7) where the cue bodies are; None: the task has none
         self._cues = self._cue_parking.repeat(scene.num_envs, 1, 1) if cue_bodies else None

@@ -36,7 +36,8 @@ class RecallColors(ChoiceTask):
         cue_steps: control steps for which each cue is on view; cubes that are shown side by side are one cue.
         delay_steps: control steps of the empty table.
         response_steps: control steps to act in. An ID's value is for its own ``n``: give more with a larger ``n``, or
-            None for what the catalog gives to ``n`` cubes that are shown one after another (`recall_response_steps`).
+            None for what the catalog gives to ``n`` cubes that are shown one after another (`recall_response_steps`; with
+            ``n=8`` in any order it is too short, so give 88).
         start_counted: for a curriculum, the number of targets, the first in the order shown, that count as touched when an
             episode begins; 0 (the task itself) to n - 1. Two numbers (low, high): each episode draws its own number from
             these and those between, all with the same probability. Cue and oracle still hold all ``n``. From there on it

@@ -57,7 +57,7 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     Oracle: (N, 3) float32, velocity of the ball at t = 0, m/s.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.6; T = 90. Ours, because the paper does not say it: the
     height, and the rolling resistance of 0.05 1/s. The scripted expert stops the ball with the fingertips, closes the
-    gripper and lifts; it succeeds in 98 to 100 % of the episodes in each mode.
+    gripper and lifts; it succeeds in 95 % (fast) to 100 % (slow) of the episodes.
 
     Dense reward: ``reach`` pays for a hand in the way that the ball has still before it (`distance_to_way`), ``stop`` for a
     ball that is grasped, or slow near a hand with open fingers that comes from above (`rewards.reach_from_above`),

@@ -92,6 +92,11 @@ class RollRanges(NamedTuple):
 
 def sample_roll(u: Uniforms, ranges: RollRanges) -> tuple[Tensor, Tensor]:
     """Draw the ball's start (b, 3), m, and velocity (b, 3), m/s, in float64. Takes 4 uniforms, and `more_draws`."""
+    return sample_head_start(u, ranges)[:2]
+
+
+def sample_head_start(u: Uniforms, ranges: RollRanges) -> tuple[Tensor, Tensor, float | Tensor]:
+    """`sample_roll`, and the head start, a share (b,) or one for all."""
     values = u.take(4)
     x, y = between(values[:, 0], *ranges.start_x), between(values[:, 1], *ranges.start_y)
     vx, vy = between(values[:, 2], *ranges.drift), between(values[:, 3], *ranges.speed)
@@ -102,6 +107,7 @@ def sample_roll(u: Uniforms, ranges: RollRanges) -> tuple[Tensor, Tensor]:
     return (
         torch.stack([x, y, torch.full_like(x, BALL_RADIUS)], dim=1),
         torch.stack([vx, vy, torch.zeros_like(vx)], dim=1),
+        share,
     )
 
 
@@ -144,8 +150,8 @@ class RollingBallTask(MemoryEnv[S]):
         start_y_range: (low, high) of the ball's y at the start, -0.9…-0.3 m; None: the paper's, -0.9…-0.65 m. For a
             curriculum: ``start_y_range=(-0.5, -0.4)`` with ``speed_range=(0.15, 0.25)`` is a ball that is near and slow.
         head_start: for a curriculum, the share, 0…1, of the ball's way to y = 0 that lies behind it when an episode begins,
-            and of its speed that it has lost; 0 is the task itself, and with 1 the ball rests at y = 0. Two numbers
-            (low, high): each episode draws its own share between them.
+            and of its speed that it has lost; 0 is the task itself, and with 1 the ball rests at y = 0, in no disc. Two
+            numbers (low, high): each episode draws its own share between them.
         blank_steps: control steps for which the ball is hidden on its way, unless it is slowed before; 0 is the paper's
             form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.
