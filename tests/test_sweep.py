@@ -564,6 +564,34 @@ def test_runs_that_would_wait_for_each_other_are_refused(tmp_path: Path) -> None
     assert not any(tmp_path.iterdir())
 
 
+def test_only_does_not_start_a_run_from_the_policy_of_an_unfinished_run(tmp_path: Path) -> None:
+    whole = chained(tmp_path)
+    one, two = "RememberColor3-v0__ppo-mlp__1", "RememberColor3-v0__ppo-mlp__2"
+    (tmp_path / one).mkdir()
+    (tmp_path / one / "checkpoint.pt").touch()
+    alone = module.select(whole, [f"*{two}"])
+    message = (
+        f"{two}: init_from = .* is the policy of {one}, which --only leaves out and which is not finished there; add"
+    )
+    with pytest.raises(SweepError, match=message):
+        sweep(alone)
+    assert not (tmp_path / "logs").exists()
+
+    (planned,) = alone.runs
+    (source,) = (other for other in whole.runs if other.name == one)
+    write_result(tmp_path / f"{one}__attempt-2", source)
+    with pytest.raises(SweepError, match=message):  # the named folder holds what the first attempt left
+        module._require_start(tmp_path, planned, alone.runs, alone.left_out)
+    write_result(tmp_path / one, source)
+    module._require_start(tmp_path, planned, alone.runs, alone.left_out)
+
+    (tmp_path / one / "final_eval.json").unlink()
+    done = tmp_path / "done.csv"
+    done.write_text("env_id,variant,seed\nRememberColor3-v0,ppo-mlp,1\n")  # which stands for its result
+    alone = module.select(whole, [f"*{two}"], done)
+    module._require_start(tmp_path, planned, alone.runs, alone.left_out)
+
+
 def test_a_run_that_has_begun_needs_no_policy_to_start_from(tmp_path: Path) -> None:
     other, mine = (Progress(planned, tmp_path / planned.name) for planned in chained(tmp_path).runs[1::-1])
     assert module._when(tmp_path, mine, [mine, other]) == "later"
@@ -826,6 +854,7 @@ def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: P
         ("[1, 2]", "[5000000000]", r"seeds: 5000000000 is too large; use numbers of at most 4294967295"),
         ("cpus_per_run = 2", "cpus_per_run = inf", r"cpus_per_run = inf is not a finite number above 0"),
         ("cpus_per_run = 2", "cpus_per_run = nan", r"cpus_per_run = nan is not a finite number above 0"),
+        ("[1, 2]", "[1, 2000007]", r"seeds: --seed 2000007 cannot be used: training would play episodes of the eval"),
         ("[1, 2]", '["one"]', r"seeds: 'one' is not a number"),
         (
             "RememberColor3-v0",
