@@ -149,6 +149,25 @@ def require_training_seed(seed: int, args: Mapping[str, Any], processes: int = 1
                 )
 
 
+def require_choosing_seeds(args: Mapping[str, Any]) -> None:
+    """Raise ArgumentError where best.pt would be chosen by an episode that it is judged by.
+
+    Args:
+        args: the values of eval_episodes, eval_seed and final_eval_seed.
+    """
+    episodes = FINAL_EPISODES if args["eval_episodes"] is None else args["eval_episodes"]
+    first, final = args["eval_seed"], args["final_eval_seed"]
+    for name, played in {
+        "`mikasa eval`": EVALUATION_SEEDS,
+        f"--final-eval-seed {final}": range(final, final + episodes),
+    }.items():
+        if first < played.stop and played.start < first + episodes:
+            raise ArgumentError(
+                f"--eval-seed {first} cannot be used: the evaluations that choose best.pt would play episodes of {name}, "
+                f"which have the seeds {played[0]} to {played[-1]}; leave it out"
+            )
+
+
 def require_one_process(algorithm: str) -> None:
     """Raise ArgumentError where `torchrun` started several processes."""
     if world_size() > 1:
@@ -350,6 +369,7 @@ class CommonArgs:
             require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
         if self.resume is None:  # a run of an earlier version may have begun with any seed
             require_training_seed(self.seed, vars(self), world_size())
+            require_choosing_seeds(vars(self))
         require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
         self._check_optional()
         read_env_kwargs(self.env_kwargs)

@@ -471,6 +471,13 @@ def test_every_memory_can_be_checked_without_storage(name: str) -> None:
         sweep_plan._check_memory.__wrapped__(name, 128, ("nonsense=1",))
 
 
+def test_a_seed_of_the_runs_own_evaluations_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(f"{GOOD}eval_seed = 0\n".replace("[1, 2]", "[100, 101]"))
+    assert {planned.seed for planned in read_plan(file).runs} == {100, 101}
+    require_refused(f"{GOOD}eval_seed = 0\n", "[1, 2]", "[100, 7]", "seeds: --seed 7 cannot be used", file)
+
+
 def test_obs_is_refused_for_a_task_that_has_one_kind_of_observation(tmp_path: Path) -> None:
     text = GOOD.replace("ShellGameTouch-v0", "MemoryLengthEasy-v0")
     message = "--obs state is for robot tasks; MemoryLengthEasy-v0 has only one kind"

@@ -79,6 +79,24 @@ def test_seeds_beside_those_of_evaluations_can_be_used(monkeypatch: pytest.Monke
         dataclasses.replace(args, seed=1_999_940, num_envs=64).check()
 
 
+@pytest.mark.parametrize(
+    ("changes", "whose"),
+    [
+        ({"eval_seed": 2_000_000}, "`mikasa eval`"),
+        ({"eval_seed": 1_999_901}, "`mikasa eval`"),
+        ({"eval_seed": 7, "final_eval_seed": 9, "eval_episodes": 3}, "--final-eval-seed 9"),
+    ],
+)
+def test_no_policy_is_chosen_by_what_it_is_judged_by(changes: dict[str, Any], whose: str, tmp_path: Path) -> None:
+    args = dataclasses.replace(PPOMLPArgs(), **changes)
+    with pytest.raises(
+        ArgumentError, match=f"--eval-seed {args.eval_seed} cannot be used: .* play episodes of {whose}, "
+    ):
+        args.check()
+    dataclasses.replace(args, resume=tmp_path).check()
+    dataclasses.replace(args, eval_seed=1_999_900, final_eval_seed=4_000_000).check()
+
+
 def test_nothing_is_made_with_the_seed_of_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(ppo_mlp, tmp_path / "run", *MAZE, "--seed", "2000000") == 2
     assert "--seed 2000000 cannot be used: training would play episodes of the evaluations" in capsys.readouterr().err

@@ -332,6 +332,7 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
     recorded = {name: value for name, value in args.to_dict().items() if name not in RESERVED}
     if "dataset" in options:  # the data of some tasks may come later: each run looks for its own
         args = dataclasses.replace(args, dataset=os.curdir)
+    args = dataclasses.replace(args, seed=MOST_SEED)  # one that no evaluation has: seeds are checked apart
     try:
         args.check()
         _check_without_simulator(args)
