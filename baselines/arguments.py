@@ -35,6 +35,7 @@ __all__ = [
     "require",
     "require_buffer_to_resume",
     "require_one_process",
+    "require_training_seed",
     "world_size",
 ]
 
@@ -46,6 +47,10 @@ MOST_STEPS = 1_000_000
 MOST_TILES = 256
 MOST_SEED = 2**32 - 1
 """NumPy's and some environments' limit."""
+EVALUATION_SEEDS = range(2_000_000, 3_000_000)
+"""Seeds that `mikasa eval` plays, however many episodes it is asked for; training keeps away from them."""
+FINAL_EPISODES = 100
+"""Episodes of the final evaluation, where the user does not choose."""
 MOST_THREADS = 1024
 MOST_WORKERS_PER_CORE = 16
 
@@ -118,6 +123,49 @@ def nearest_divisor(number: int, wish: int) -> int:
 def world_size() -> int:
     """Number of processes that `torchrun` started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def require_training_seed(seed: int, args: Mapping[str, Any], processes: int = 1) -> None:
+    """Raise ArgumentError where a run with this seed may train on an episode that its evaluations or `mikasa eval` play.
+
+    Environment i of a robot task begins with the i-th episode of the seed s, and episode k of an evaluation is the first
+    of the seed that belongs to k. So they meet where s is one of those seeds. ManiSkill's own tasks begin with other seeds
+    in other processes: s, s + N, s + 2 N and so on for N environments in each.
+
+    Args:
+        seed: s.
+        args: the values of num_envs, eval_episodes, eval_seed and final_eval_seed; others are not read.
+        processes: how many train together.
+    """
+    episodes = FINAL_EPISODES if args["eval_episodes"] is None else args["eval_episodes"]
+    own = {name: range(args[name], args[name] + episodes) for name in ("eval_seed", "final_eval_seed")}
+    for name, played in {"`mikasa eval`": EVALUATION_SEEDS, **own}.items():
+        for process in range(processes):
+            if seed + process * args["num_envs"] in played:
+                whose = name if name not in own else f"--{name.replace('_', '-')} {args[name]}"
+                raise ArgumentError(
+                    f"--seed {seed} cannot be used: training would play episodes of the evaluations of {whose}, which have "
+                    f"the seeds {played[0]} to {played[-1]}; use a seed outside of these"
+                )
+
+
+def require_choosing_seeds(args: Mapping[str, Any]) -> None:
+    """Raise ArgumentError where best.pt would be chosen by an episode that it is judged by.
+
+    Args:
+        args: the values of eval_episodes, eval_seed and final_eval_seed.
+    """
+    episodes = FINAL_EPISODES if args["eval_episodes"] is None else args["eval_episodes"]
+    first, final = args["eval_seed"], args["final_eval_seed"]
+    for name, played in {
+        "`mikasa eval`": EVALUATION_SEEDS,
+        f"--final-eval-seed {final}": range(final, final + episodes),
+    }.items():
+        if first < played.stop and played.start < first + episodes:
+            raise ArgumentError(
+                f"--eval-seed {first} cannot be used: the evaluations that choose best.pt would play episodes of {name}, "
+                f"which have the seeds {played[0]} to {played[-1]}; leave it out"
+            )
 
 
 def require_one_process(algorithm: str) -> None:
@@ -319,6 +367,9 @@ class CommonArgs:
             (-20, 10, "init_log_std"),
         ):
             require(self, names, lambda value: low <= value <= high, f"use {low} to {high}")  # noqa: B023
+        if self.resume is None:  # a run of an earlier version may have begun with any seed
+            require_training_seed(self.seed, vars(self), world_size())
+            require_choosing_seeds(vars(self))
         require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
         self._check_optional()
         read_env_kwargs(self.env_kwargs)

@@ -46,7 +46,7 @@ __all__ = [
 GENERAL = ("obs_mode", "control_mode", "reward_mode", "sim_backend")
 """Arguments of an environment that are not the task's own."""
 DIGEST = "dataset_sha256"
-"""Entry of an algorithm's state: which episodes the run learns from."""
+"""Entry of an algorithm's state, and of a run's result: which episodes the run learns from."""
 
 
 class _NothingPlayed(EpisodeCutter):

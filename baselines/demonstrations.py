@@ -15,7 +15,7 @@ from mikasa_robo.data.store import DataError
 
 from .arguments import ArgumentError
 from .dagger import Labeler
-from .dataset import open_dataset
+from .dataset import dataset_digest, open_dataset
 from .protocol import Setup
 from .replay import NEXT_OBS, OBS, Transitions
 from .sac_arguments import SACArgs
@@ -62,8 +62,8 @@ class NoisyExpert:
         return label + self._stds[:, None] * torch.randn(label.shape, generator=self._generator, device=device)
 
 
-def read_transitions(args: SACArgs, parts: Sequence[str]) -> list[Transitions]:
-    """The transitions of all episodes of ``args.dataset``, episode by episode.
+def read_transitions(args: SACArgs, parts: Sequence[str]) -> tuple[list[Transitions], str]:
+    """The transitions of all episodes of ``args.dataset``, episode by episode, and the `dataset_digest`.
 
     Args:
         args: of the run; the task, its reward and the way to act must be those of the dataset.
@@ -81,9 +81,10 @@ def read_transitions(args: SACArgs, parts: Sequence[str]) -> list[Transitions]:
             f"--dataset {folder} was recorded with the reward {reward_mode}; use --reward-mode {reward_mode}"
         )
     try:
-        return [to_transitions(episode, parts, args.train_to_horizon) for episode in dataset.episodes()]
+        episodes = [to_transitions(episode, parts, args.train_to_horizon) for episode in dataset.episodes()]
     except DataError as error:
         raise ArgumentError(f"--dataset {folder}: {error}") from error
+    return episodes, dataset_digest(dataset)
 
 
 def to_transitions(episode: RecordedEpisode, parts: Sequence[str], train_to_horizon: bool) -> Transitions:

@@ -22,7 +22,7 @@ from mikasa_robo.sim.render import RenderingUnavailableError
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.video import FPS, Images, VideoError, write_tiled_video
 
-from .arguments import CommonArgs
+from .arguments import FINAL_EPISODES, CommonArgs
 from .env_wrappers import GymnasiumVectorEnv
 from .environments import UNKNOWN_HORIZON, EnvFactory
 from .protocol import Policy
@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 EVALUATION_SHARE = 0.025
 """Steps that evaluations during training simulate, as a share of the steps of training, where the user does not choose."""
-DEFAULT_EPISODES, TRAINING_EPISODES, LEAST_EPISODES = 100, 50, 10
-"""Episodes of the final evaluation, and most and fewest episodes of one during training, where the user does not choose."""
+TRAINING_EPISODES, LEAST_EPISODES = 50, 10
+"""Most and fewest episodes of an evaluation during training, where the user does not choose."""
 LEAST_EVALUATIONS = 3
 """So often a run is evaluated, where `LEAST_EPISODES` allows it."""
 
@@ -130,7 +130,7 @@ def plan_evaluations(args: CommonArgs, horizon: int) -> EvaluationPlan:
         args: the arguments of the run.
         horizon: maximum number of steps of an episode; `UNKNOWN_HORIZON` where that is unknown.
     """
-    final = DEFAULT_EPISODES if args.eval_episodes is None else args.eval_episodes
+    final = FINAL_EPISODES if args.eval_episodes is None else args.eval_episodes
     every, episodes = args.eval_every, final
     if every is None and horizon >= UNKNOWN_HORIZON:
         every = 100_000

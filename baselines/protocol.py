@@ -193,7 +193,8 @@ class Algorithm(Protocol):
     update, and those of a new network before its first update.
 
     An algorithm that takes only networks of one class, and of those derived from it, may name it in a class attribute
-    ``network_type``. Then ``--init-from`` advises no other.
+    ``network_type``. Then ``--init-from`` advises no other. One that learns from a dataset may have ``dataset_digest``, the
+    SHA-256 of its episodes (see `dataset.dataset_digest`), which the result of a run records.
     """
 
     args_type: ClassVar[type[CommonArgs]]

@@ -26,6 +26,7 @@ import mikasa_suite
 
 from . import training
 from .arguments import ArgumentError
+from .dataset import DIGEST, require_same_dataset
 from .demonstrations import NoisyExpert, read_transitions
 from .distributed import DistContext
 from .divergence import diverged
@@ -177,7 +178,8 @@ class SAC:
 
     def _read_dataset(self) -> None:
         """Keep the transitions of the dataset, and let the normaliser see them."""
-        episodes = read_transitions(self.args, [part.name for part in self.network.layout.parts])
+        parts = [part.name for part in self.network.layout.parts]
+        episodes, self.dataset_digest = read_transitions(self.args, parts)
         count = sum(len(episode["rewards"]) for episode in episodes)
         if count > self.args.buffer_transitions:
             raise ArgumentError(
@@ -335,10 +337,13 @@ class SAC:
             "expert_buffer": self.expert_buffer.state_dict(),
             "updates": self.updates,
             "owed": self.owed,
+            **({} if self.args.dataset is None else {DIGEST: self.dataset_digest}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from what `state_dict` returned. Raises ArgumentError where the dataset is another one now."""
+        if self.args.dataset is not None:
+            require_same_dataset(state, self.args.dataset, self.dataset_digest)
         for name, optimizer in self.optimizers.items():
             # A copy, because the optimizer keeps using the tensors that it is given.
             optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))

@@ -178,6 +178,7 @@ def _train(
         "seed": args.seed,
         "training_steps": run.step,
         "init_from": run.began_from,
+        "dataset_sha256": getattr(run.algorithm, "dataset_digest", None),
         "wall_time_s": round(run.seconds(time.monotonic()), 1),
         "final": {"first_seed": args.final_eval_seed, "episodes": plan.final_episodes, **final.summary()},
         "best_during_training": run.best,

@@ -97,7 +97,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def judge(runs: Runs, finding: Finding) -> list[str]:
-    """The row of a finding; that of the closest rival where there are several."""
+    """The row of a finding; that of the closest rival where there are several. It names rivals that have no runs."""
     named = finding.others or tuple(sorted({learner for _, learner, _ in runs} - {finding.learner}))
     rivals = {other: values for other in named if (values := differences(runs, finding, other))}
     if not rivals:
@@ -113,6 +113,8 @@ def judge(runs: Runs, finding: Finding) -> list[str]:
     # of what is told, so that a lower value has a negative sign
     ends = sorted((finding.sign * low, finding.sign * high))
     shown = f"{100 * finding.sign * mean:+.1f} ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f}) against {closest}"
+    if missing := [other for other in finding.others if other not in rivals]:
+        shown += f"; not compared with {', '.join(missing)}"
     return [finding.text, finding.metric, shown, str(len(rivals[closest])), verdict]
 
 

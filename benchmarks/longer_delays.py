@@ -101,6 +101,24 @@ def learnt_delay(checkpoint: Checkpoint) -> int:
     return int(delay)
 
 
+def require_comparable(rows: Sequence[Row], checkpoints: Sequence[Checkpoint]) -> None:
+    """Raises OptionError where two policies of one seed would be averaged, as if they were seeds of one agent."""
+    known = {(row.env_id, row.memory, row.learnt, row.seed): (row.sha256, "a policy in the CSV") for row in rows}
+    for checkpoint in checkpoints:
+        key = checkpoint.env_id, memory_of(checkpoint), learnt_delay(checkpoint), checkpoint.args.seed
+        sha256, where = known.setdefault(key, (checkpoint.sha256, str(checkpoint.path)))
+        if sha256 != checkpoint.sha256:
+            raise OptionError(
+                f"{checkpoint.path} and {where} both have the memory {key[1]}, the delay {key[2]} and the seed {key[3]} on "
+                f"{key[0]}, and a cell holds one policy of each seed; leave one out, or name another --csv"
+            )
+
+
+def memory_of(checkpoint: Checkpoint) -> str:
+    """The memory of a policy."""
+    return str(getattr(checkpoint.args, "memory", "none"))
+
+
 def play(checkpoint: Checkpoint, delay: int, options: Options) -> Row:
     """Evaluate a policy in a delay."""
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +134,7 @@ def play(checkpoint: Checkpoint, delay: int, options: Options) -> Row:
     (run,) = content["runs"]
     return Row(
         env_id=checkpoint.env_id,
-        memory=str(getattr(checkpoint.args, "memory", "none")),
+        memory=memory_of(checkpoint),
         seed=checkpoint.args.seed,
         learnt=learnt_delay(checkpoint),
         delay=delay,
@@ -222,6 +240,7 @@ def measure(options: Options) -> list[Row]:
     checkpoints = [read_checkpoint(path) for path in options.runs]
     for checkpoint in checkpoints:
         learnt_delay(checkpoint)
+    require_comparable(rows, checkpoints)
     known = {row.key for row in rows}
     for checkpoint in checkpoints:
         for delay in options.delays:

@@ -23,6 +23,7 @@ import numpy as np
 import tyro
 
 from mikasa_base.registry import VARIANTS
+from mikasa_robo.baselines.option_words import read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import wilson_interval
@@ -124,9 +125,18 @@ def are_robots(lines: Sequence[Line]) -> bool:
     return all(env_id in CATALOG for env_id, _ in lines)
 
 
-def told_chance(env_id: str) -> str:
+def chances_of(plan: Plan) -> dict[str, float | None]:
+    """Success of a guess in each task, with its arguments in the sweep; None where it is unknown or differs among runs."""
+    found: dict[str, set[float | None]] = {}
+    for run in plan.runs:
+        words = run.options.get("env_kwargs", ())
+        kwargs = read_env_kwargs([words] if isinstance(words, str) else words)
+        found.setdefault(run.task, set()).add(chance(CATALOG[run.task], kwargs) if run.task in CATALOG else None)
+    return {task: bounds.pop() if len(bounds) == 1 else None for task, bounds in found.items()}
+
+
+def told_chance(bound: float | None) -> str:
     """Success of a guess in per cent; a dash where it is not known."""
-    bound = chance(CATALOG[env_id]) if env_id in CATALOG else None
     return "-" if bound is None else f"{100 * bound:.3g}"
 
 
@@ -162,8 +172,10 @@ def told_score(score: float | None) -> str:
     return "-" if score is None else f"{score:.2f}"
 
 
-def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> list[str]:
-    """Task against memory, in Markdown; lines without any run are left out."""
+def main_table(
+    cells: Cells, lines: Sequence[Line], memories: Sequence[str], chances: Mapping[str, float | None]
+) -> list[str]:
+    """Task against memory, in Markdown; lines without any run are left out. ``chances`` are those of `chances_of`."""
     is_robot, is_base = are_robots(lines), are_diagnostic(lines)
     delays = any(delay is not None for _, delay in lines)
     known = ["kind", "chance"] if is_robot else ["memoryless", "perfect"] if is_base else []
@@ -173,7 +185,7 @@ def main_table(cells: Cells, lines: Sequence[Line], memories: Sequence[str]) -> 
         env_id, delay = line
         if not any((line, memory) in cells for memory in memories):
             continue
-        about = [CATALOG[env_id].memory, told_chance(env_id)] if is_robot else []
+        about = [CATALOG[env_id].memory, told_chance(chances[env_id])] if is_robot else []
         about += [told_score(VARIANTS[env_id].memoryless), told_score(VARIANTS[env_id].perfect)] if is_base else []
         about += [str(delay)] if delays else []
         values = [in_words(cells.get((line, memory))) for memory in memories]
@@ -301,7 +313,7 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None,
         f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}",
         "",
     ]
-    text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories), ""]
+    text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories, chances_of(plan)), ""]
     if is_robot and (by_seed := seed_table(cells, lines, memories)):
         text += ["## Over seeds", "", "Success in per cent, for cells with two seeds or more.", "", *by_seed, ""]
     if (is_robot or is_base) and not any(delay is not None for _, delay in lines):
@@ -349,7 +361,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
                 # side by side, or memories that do equally well would hide each other
                 aside = 1.05 ** (place - (len(memories) - 1) / 2)
                 axes.plot([delay * aside for delay, _ in points], rates, marker="o", ms=4, label=f"{memory}{of_task}")
-            bound = chance(CATALOG[task])
+            bound = chances_of(plan)[task]
             if bound is not None:
                 axes.axhline(bound, color="grey", linestyle=":", label=f"a guess{of_task}")
         axes.set(
@@ -427,7 +439,8 @@ def publish(options: Options) -> None:
     drawn = draw(plan, rows, picture, options.columns)
     markdown.write_text(document(plan, rows, options.sweep, picture if drawn else None, options.columns))
     if options.readme is not None:
-        lines = main_table(in_cells(rows), shown_lines(plan, rows), columns_of(plan, options.columns))
+        shown = shown_lines(plan, rows)
+        lines = main_table(in_cells(rows), shown, columns_of(plan, options.columns), chances_of(plan))
         try:
             put_between_marks(options.readme, MARK, "\n".join(lines) + "\n")
         except ValueError as error:

@@ -344,6 +344,22 @@ def test_the_verdict_is_about_chance_at_a_level_for_many_comparisons() -> None:
     assert verdict([row(300, obs="state+time")]) == "above chance, but told the cue: ppo"
 
 
+def test_chance_is_that_of_the_task_with_its_arguments() -> None:
+    assert verdict([row(100, env_id="RememberColor9-v0", env_kwargs="delay_steps=20 n=3")]) == AT_CHANCE
+    assert verdict([row(100, env_kwargs="n=9")]) == f"{FIND} (ppo)", "a third is much where one of nine is right"
+    sizes = row(env_id="RememberShapeAndColor3x2-v0", env_kwargs="shapes=5 colors=3")
+    assert sizes.chance == pytest.approx(1 / 15)
+    # Who may try again succeeds without a memory, and so does who finds all but one target touched.
+    assert verdict([row(300, env_kwargs="on_mistake=ignore")]) == "-"
+    for words in ("start_counted=2", "start_counted=[0, 2] delay_steps=20"):
+        assert row(40, env_id="BunchOfColors3-v0", env_kwargs=words).chance is None
+    assert row(env_kwargs="on_mistake=fail").chance == row().chance == pytest.approx(1 / 3)
+    text = markdown([row(300, env_kwargs="on_mistake=ignore")], {COLOR: (97, 300)})
+    assert (
+        f"| `{COLOR}` on_mistake=ignore | held | objects+joints+time | - | 100.0 (99 to 100) | - |" in text.splitlines()
+    )
+
+
 def test_where_no_chance_is_known_the_script_is_the_bound() -> None:
     assert chance(CATALOG[INTERCEPT]) is None
     one = row(156, env_id=INTERCEPT, arm="free")
@@ -370,7 +386,7 @@ def test_the_table_shows_the_largest_budget_and_every_case() -> None:
         head,
         f"| `{INTERCEPT}` | free | {obs} | 52.0 (script) | - | 53.3 (48 to 59) | no better than the script |",
         f"| `{COLOR}` | held | {obs} | 33.3 | - | 50.0 (44 to 56) | {FIND} (ppo) |",
-        f"| `{COLOR}` n=5 | held | {obs} | 33.3 | - | 20.0 (16 to 25) | {AT_CHANCE} |",
+        f"| `{COLOR}` n=5 | held | {obs} | 20 | - | 20.0 (16 to 25) | {AT_CHANCE} |",
         f"| `{COLOR}` | free | {obs} | 33.3 | 100.0 (99 to 100) | - | {FIND} (dagger-posture) |",
     ):
         assert line in text.splitlines()

@@ -212,5 +212,10 @@ def test_longer_delays_are_played_once_and_drawn(
     assert [line for line in capsys.readouterr().out.splitlines() if "plays" in line] == [
         "none, trained with 2, plays 7: 0 of 2"
     ]
+    twin = save_untrained(tmp_path / "twin.pt", "RememberColor3-v0", 65, **{**words, "reward_mode": "sparse"})
+    with pytest.raises(
+        SystemExit, match=r"twin.pt and a policy in the CSV both have the memory none, .* and the seed 1 on"
+    ):
+        longer_delays.main([str(twin), *few])
     longer_delays.main(files)  # draws what is there
     assert "3 rows" in capsys.readouterr().out

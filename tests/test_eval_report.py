@@ -732,10 +732,11 @@ def test_a_report_says_in_what_runs_differ_and_what_cannot_be_averaged(runs: Pat
         content = final(runs, 1) | {"env_id": env_id, "seed": seed}
         content["args"] |= {"learning_rate": rate, "seed": seed}
         content["final"] |= {"success_once": seed / 4}
+        content["dataset_sha256"] = "b" if env_id == "A-v0" and seed else "a"
         (folder / "final_eval.json").write_text(json.dumps(content))
     collection = collect([tmp_path / "runs"])
     text = write_report(collection, tmp_path / "report").read_text()
-    assert "Runs of ppo-mlp on `A-v0` differ in learning_rate. They are averaged all the same." in text
+    assert "Runs of ppo-mlp on `A-v0` differ in dataset_sha256, learning_rate. They are averaged all the same." in text
     assert "on `B-v0` differ" not in text
     row = cells(tmp_path / "report" / "report.md", "ppo-mlp | 2")
     assert row[2] == "2"

@@ -204,3 +204,6 @@ def test_findings_are_judged_by_paired_differences(tmp_path: Path, monkeypatch: 
     assert verdict("ewc", "sequential", same=True) == "met"
     assert verdict("ewc", "rpl", same=True) == "unmet"
     assert verdict("ewc", "scn", metric="fwt_nav") == "no runs"
+    compared = module.judge(runs, module.Finding("", "per", "pnn", ("ftn", "er", "packnet")))
+    assert compared[2].endswith(" against ftn; not compared with er, packnet")
+    assert module.judge(runs, module.Finding("", "per", "pnn", ("ftn",)))[2].endswith(" against ftn")

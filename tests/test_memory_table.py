@@ -190,6 +190,16 @@ def test_a_sweep_of_delays_has_a_line_for_each(tmp_path: Path) -> None:
     assert "| `RememberColor3-v0`, delay 50 | gru | 60, 80 | 70.0 ± 10.0 |" in (tmp_path / "delays.md").read_text()
 
 
+def test_chance_is_that_of_the_task_with_its_arguments(tmp_path: Path) -> None:
+    text = SWEEP.format(out=tmp_path / "runs", tasks='["RememberColor9-v0"]')
+    row = Row("RememberColor9-v0", "gru", "gru", None, 1, 61440, 1900, 100, 30, 30.5, 1800.0, "0123456789")
+    sweep = tmp_path / "sweep.toml"
+    for words, told in (("[]", "11.1"), ('["n=3", "arm=held"]', "33.3"), ('["on_mistake=ignore"]', "-")):
+        sweep.write_text(f"{text}env_kwargs = {words}\n")
+        lines = document(read_plan(sweep), [row], sweep, None).splitlines()
+        assert f"| `RememberColor9-v0` | object | {told} | 30 (22 to 40) | - |" in lines
+
+
 def test_tasks_of_a_sweep_of_delays_have_lines_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = pytest.importorskip("matplotlib.axes").Axes
     sweep = tmp_path / "delays.toml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from mikasa_robo.tasks.rotate import TOLERANCE, RotateState, heading, sample_peg
 from mikasa_robo.tasks.shell_game import sample_shells
 from mikasa_robo.tasks.take_it_back import sample_start_and_goal
 from mikasa_robo.tools import cli
+from mikasa_robo.tools import probe as probe_module
 from mikasa_robo.tools.probe import PROBE_FORMAT, Subject, _swap_time, describe, probe
 from mikasa_robo.tools.probe_cues import CueRule, cue_parts, find_cue_rule
 from mikasa_robo.tools.probe_figure import draw
@@ -602,6 +604,26 @@ def test_the_command_probes_a_checkpoint(env: Any, tmp_path: Path, capsys: pytes
     assert content["arms"]["free"]["episodes"] == content["arms"]["held"]["episodes"] == 24
     assert (tmp_path / "probe.png").read_bytes().startswith(b"\x89PNG")
     assert "already contains" in error_of(capsys, *words)
+
+
+def test_the_file_has_the_hash_of_the_policy_that_was_probed(
+    env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = save_recurrent(tmp_path / "lstm.pt", env, env_kwargs=("response_steps=5",))
+    check = probe_module.check
+
+    def check_and_train_on(args: Any) -> Any:
+        checkpoint = check(args)
+        save_recurrent(file, env, env_kwargs=("response_steps=5",), seed=2)
+        return checkpoint
+
+    monkeypatch.setattr(probe_module, "check", check_and_train_on)
+    monkeypatch.setattr(probe_module, "probe", lambda subject, **options: {})
+    monkeypatch.setattr("mikasa_robo.tools.probe_figure.draw", lambda content: b"")
+    args = probe_module.Args(file, episodes=10, num_envs=2, out=tmp_path / "probe.json")
+    content = probe_module.probe_checkpoint(args)
+    assert content["args"]["seed"] == 2
+    assert content["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from mikasa_robo.baselines import sac
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import Checkpoints, load_policy, read_policy
 from mikasa_robo.baselines.command import main
+from mikasa_robo.baselines.dataset import DIGEST
 from mikasa_robo.baselines.demonstrations import to_transitions
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.distributions import SquashedGaussian
@@ -483,3 +484,15 @@ def test_a_dataset_takes_the_place_of_the_expert(tmp_path: Path, capsys: pytest.
     assert float(saved["policy"]["normalizer.count"]) == count + 240
     columns = saved["algorithm_state"]["expert_buffer"]["columns"]
     assert not columns["terminated"].any(), "successes are no ends where training goes on after them"
+    digest = saved["algorithm_state"][DIGEST]
+    assert len(digest) == 64
+    assert json.loads((run / "final_eval.json").read_text())[DIGEST] == digest
+
+    (run / "final_eval.json").unlink()  # as if it had been killed
+    manifest = data / "manifest.json"
+    other = json.loads(manifest.read_text())
+    other["files"][other["episodes"][0]["file"]]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(other))
+    capsys.readouterr()
+    assert main("sac", ["--resume", str(run)]) == 2
+    assert f"--dataset {data} has other episodes than when the run began" in capsys.readouterr().err

@@ -471,6 +471,13 @@ def test_every_memory_can_be_checked_without_storage(name: str) -> None:
         sweep_plan._check_memory.__wrapped__(name, 128, ("nonsense=1",))
 
 
+def test_a_seed_of_the_runs_own_evaluations_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(f"{GOOD}eval_seed = 0\n".replace("[1, 2]", "[100, 101]"))
+    assert {planned.seed for planned in read_plan(file).runs} == {100, 101}
+    require_refused(f"{GOOD}eval_seed = 0\n", "[1, 2]", "[100, 7]", "seeds: --seed 7 cannot be used", file)
+
+
 def test_obs_is_refused_for_a_task_that_has_one_kind_of_observation(tmp_path: Path) -> None:
     text = GOOD.replace("ShellGameTouch-v0", "MemoryLengthEasy-v0")
     message = "--obs state is for robot tasks; MemoryLengthEasy-v0 has only one kind"
@@ -562,6 +569,34 @@ def test_runs_that_would_wait_for_each_other_are_refused(tmp_path: Path) -> None
     with pytest.raises(SweepError, match=f"init_from: {one} starts from {one}; "):
         sweep(Plan(tmp_path, (alone,)))
     assert not any(tmp_path.iterdir())
+
+
+def test_only_does_not_start_a_run_from_the_policy_of_an_unfinished_run(tmp_path: Path) -> None:
+    whole = chained(tmp_path)
+    one, two = "RememberColor3-v0__ppo-mlp__1", "RememberColor3-v0__ppo-mlp__2"
+    (tmp_path / one).mkdir()
+    (tmp_path / one / "checkpoint.pt").touch()
+    alone = module.select(whole, [f"*{two}"])
+    message = (
+        f"{two}: init_from = .* is the policy of {one}, which --only leaves out and which is not finished there; add"
+    )
+    with pytest.raises(SweepError, match=message):
+        sweep(alone)
+    assert not (tmp_path / "logs").exists()
+
+    (planned,) = alone.runs
+    (source,) = (other for other in whole.runs if other.name == one)
+    write_result(tmp_path / f"{one}__attempt-2", source)
+    with pytest.raises(SweepError, match=message):  # the named folder holds what the first attempt left
+        module._require_start(tmp_path, planned, alone.runs, alone.left_out)
+    write_result(tmp_path / one, source)
+    module._require_start(tmp_path, planned, alone.runs, alone.left_out)
+
+    (tmp_path / one / "final_eval.json").unlink()
+    done = tmp_path / "done.csv"
+    done.write_text("env_id,variant,seed\nRememberColor3-v0,ppo-mlp,1\n")  # which stands for its result
+    alone = module.select(whole, [f"*{two}"], done)
+    module._require_start(tmp_path, planned, alone.runs, alone.left_out)
 
 
 def test_a_run_that_has_begun_needs_no_policy_to_start_from(tmp_path: Path) -> None:
@@ -826,6 +861,7 @@ def test_a_folder_that_cannot_be_is_named_before_anything_is_started(tmp_path: P
         ("[1, 2]", "[5000000000]", r"seeds: 5000000000 is too large; use numbers of at most 4294967295"),
         ("cpus_per_run = 2", "cpus_per_run = inf", r"cpus_per_run = inf is not a finite number above 0"),
         ("cpus_per_run = 2", "cpus_per_run = nan", r"cpus_per_run = nan is not a finite number above 0"),
+        ("[1, 2]", "[1, 2000007]", r"seeds: --seed 2000007 cannot be used: training would play episodes of the eval"),
         ("[1, 2]", '["one"]', r"seeds: 'one' is not a number"),
         (
             "RememberColor3-v0",

@@ -153,6 +153,8 @@ def test_a_task_without_an_expert_can_be_learnt(
     saved = Checkpoints.load_newest(tmp_path / "run")["algorithm_state"]
     assert saved["buffer"] is None, "a dataset is read again"
     assert len(saved[DIGEST]) == 64
+    result = json.loads((tmp_path / "run" / "final_eval.json").read_text())
+    assert result[DIGEST] == saved[DIGEST], "a path alone does not tell which episodes"
 
 
 @pytest.mark.slow

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from mikasa_robo.baselines import ppo_lstm, ppo_mlp, training
-from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
+from mikasa_robo.baselines.arguments import EVALUATION_SEEDS, ArgumentError, read_env_kwargs
 from mikasa_robo.baselines.command import env_factory
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.networks import ActorCritic, RecurrentActorCritic
+from mikasa_robo.baselines.ppo_arguments import PPOMLPArgs
 from mikasa_robo.baselines.registry import ALGORITHMS
 from mikasa_robo.baselines.spaces import ObservationLayout, ObservationPart
 from mikasa_robo.baselines.training_envs import TrainingEnvs, require_same_spaces
@@ -47,6 +48,59 @@ def train(module: Any, run_dir: Path, *words: str) -> int:
 def result(run_dir: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((run_dir / "final_eval.json").read_text())
     return content
+
+
+@pytest.mark.parametrize(
+    ("seed", "changes", "whose"),
+    [
+        (2_000_000, {}, "`mikasa eval`"),
+        (2_999_999, {}, "`mikasa eval`"),
+        (1_000_099, {}, "--eval-seed 1000000"),
+        (7, {"eval_seed": 5, "eval_episodes": 3}, "--eval-seed 5"),
+        (5_000_000, {"final_eval_seed": 5_000_000}, "--final-eval-seed 5000000"),
+    ],
+)
+def test_a_seed_of_an_evaluation_is_refused(seed: int, changes: dict[str, Any], whose: str, tmp_path: Path) -> None:
+    args = dataclasses.replace(PPOMLPArgs(), seed=seed, **changes)
+    with pytest.raises(
+        ArgumentError, match=f"--seed {seed} cannot be used: .* of the evaluations of {whose}, which have"
+    ):
+        args.check()
+    dataclasses.replace(args, resume=tmp_path).check()  # began before it was refused
+
+
+def test_seeds_beside_those_of_evaluations_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert EVALUATION_SEEDS[0] == evaluate.FIRST_SEED
+    args = PPOMLPArgs()
+    for seed in (999_999, 1_000_100, 1_999_999, 3_000_000):
+        dataclasses.replace(args, seed=seed).check()
+    monkeypatch.setenv("WORLD_SIZE", "2")  # the second process of one of ManiSkill's own tasks
+    with pytest.raises(ArgumentError, match="--seed 1999940 cannot be used"):
+        dataclasses.replace(args, seed=1_999_940, num_envs=64).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "whose"),
+    [
+        ({"eval_seed": 2_000_000}, "`mikasa eval`"),
+        ({"eval_seed": 1_999_901}, "`mikasa eval`"),
+        ({"eval_seed": 7, "final_eval_seed": 9, "eval_episodes": 3}, "--final-eval-seed 9"),
+    ],
+)
+def test_no_policy_is_chosen_by_what_it_is_judged_by(changes: dict[str, Any], whose: str, tmp_path: Path) -> None:
+    args = dataclasses.replace(PPOMLPArgs(), **changes)
+    with pytest.raises(
+        ArgumentError, match=f"--eval-seed {args.eval_seed} cannot be used: .* play episodes of {whose}, "
+    ):
+        args.check()
+    dataclasses.replace(args, resume=tmp_path).check()
+    dataclasses.replace(args, eval_seed=1_999_900, final_eval_seed=4_000_000).check()
+
+
+def test_nothing_is_made_with_the_seed_of_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(ppo_mlp, tmp_path / "run", *MAZE, "--seed", "2000000") == 2
+    assert "--seed 2000000 cannot be used: training would play episodes of the evaluations" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_words_become_arguments() -> None:

@@ -7,12 +7,14 @@ import csv
 import fcntl
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from mikasa_robo.baselines.files import write_atomically
+from mikasa_robo.baselines.option_words import read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.chance import chance
 from mikasa_robo.statistics import lowest_difference, wilson_interval
@@ -61,6 +63,12 @@ class Attack:
     def case(self) -> tuple[str, str, str, str]:
         """What is attacked: ID, arm, observations, arguments."""
         return self.env_id, self.arm, self.obs, self.env_kwargs
+
+    @property
+    def chance(self) -> float | None:
+        """Success of a guess in the task with these arguments; None where it is not known."""
+        words = re.split(r" (?=[A-Za-z_]\w*=)", self.env_kwargs) if self.env_kwargs else []  # a list may have spaces
+        return chance(CATALOG[self.env_id], read_env_kwargs(words))
 
 
 @dataclass(frozen=True)
@@ -188,8 +196,7 @@ def verdict(runs: Sequence[Row], reference: Reference | None = None) -> str:
         runs: results of one task, one arm and one kind of observation, of any attackers and seeds.
         reference: see `read_reference`.
     """
-    row = CATALOG[runs[0].env_id]
-    bound = chance(row)
+    bound = runs[0].chance
     if bound is None and reference is None:
         return "-"
     level = 1 - (1 - LEVEL) / len(runs)
@@ -222,13 +229,12 @@ def markdown(rows: Iterable[Row], references: Mapping[str, Reference]) -> str:
         reference = references.get(env_id) if not env_kwargs else None
         name = f"`{env_id}`" + (f" {env_kwargs}" if env_kwargs else "")
         cells = [_cell([run for run in runs if run.attacker == attacker]) for attacker in attackers]
-        told = _bound(env_id, reference)
+        told = _bound(runs[0].chance, reference)
         lines.append(f"| {name} | {arm} | {obs} | {told} | {' | '.join(cells)} | {verdict(runs, reference)} |")
     return "\n".join(lines) + "\n"
 
 
-def _bound(env_id: str, reference: Reference | None) -> str:
-    bound = chance(CATALOG[env_id])
+def _bound(bound: float | None, reference: Reference | None) -> str:
     if bound is not None:
         return f"{100 * bound:.3g}"
     return "-" if reference is None else f"{100 * reference[0] / reference[1]:.1f} (script)"

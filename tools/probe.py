@@ -377,8 +377,8 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
     from .probe_figure import draw
     from .probe_play import StateSizeError, has_state, policy_act
 
-    checkpoint = check(args)
-    player = CheckpointPlayer(checkpoint.path)
+    player = CheckpointPlayer(check(args).path)
+    checkpoint = player.checkpoint  # what is played: a training may have replaced the file after it was checked
     settings = player.settings
     if args.sim_backend is not None:
         settings = dataclasses.replace(settings, sim_backend=args.sim_backend)

@@ -39,6 +39,8 @@ MOST_LIKELY, SAMPLED = "most likely", "sampled"
 """Which actions a policy took: "actions" of an evaluation. A served policy and files of earlier versions do not say it."""
 CHANGED = "changed_env_kwargs"
 """Entry of an evaluation of another task than the policy learnt: the arguments that were not those of training."""
+DATASET = "dataset_sha256"
+"""Entry of a result of training: the SHA-256 of the episodes of its dataset."""
 RUN_FILES = ("final_eval.json", "progress.csv", "*.pt")
 """A folder with one of these files is a run."""
 
@@ -223,7 +225,7 @@ def _read_run(folder: Path, into: Collection) -> None:
             wall_time=float(content["wall_time_s"]) if content.get("wall_time_s") is not None else None,
             episodes=_count(content["final"], "episodes", least=0 if source == "lifelong" else 1),
             scores=_scores(content["final"]),
-            args=dict(content.get("args") or {}),
+            args=_args_and_data(content),
             began_from=_began_from(content.get("init_from"), content.get("args") or {}),
             learner=str(content["algorithm"]),
         )
@@ -262,6 +264,12 @@ def agent_name(algorithm: Any, args: dict[str, Any]) -> str:
     if args.get("expert_steps") or (algorithm == "sac" and args.get("dataset")):
         name += f" {WITH_EXPERT}"
     return f"{name} {WARM_START}" if args.get("init_from") else name
+
+
+def _args_and_data(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a run, and which episodes it learnt from: a dataset's path is the same for other episodes in it."""
+    args = dict(content.get("args") or {})
+    return args if content.get(DATASET) is None else {**args, DATASET: content[DATASET]}
 
 
 def _began_from(policy: Any, args: dict[str, Any]) -> str:

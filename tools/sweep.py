@@ -244,14 +244,24 @@ def _place(out: Path, run: PlannedRun, before: Checked = frozenset()) -> Progres
     return progress
 
 
-def _require_start(out: Path, run: PlannedRun, runs: Sequence[PlannedRun]) -> None:
-    """Raise SweepError where the policy that a run is to start from is not there, and none of ``runs`` makes it."""
+def _require_start(out: Path, run: PlannedRun, runs: Sequence[PlannedRun], left_out: Sequence[PlannedRun] = ()) -> None:
+    """Raise SweepError where the policy that a run is to start from is not there, and none of ``runs`` makes it.
+
+    Likewise where it is that of a run among ``left_out`` which is not finished.
+    """
     start = run.options.get("init_from")
     if start is None:
         return
     path = Path(start).resolve()
     if any(path.is_relative_to(out / other.name) for other in runs):
         return
+    for other in left_out:
+        # What lies there may be half trained, and nobody would notice.
+        if path.is_relative_to(out / other.name) and finished_folder(out, other) != out / other.name:
+            raise SweepError(
+                f"{run.name}: init_from = {start!r} is the policy of {other.name}, which --only leaves out and which is not "
+                f"finished there; add {other.name!r} to --only, or finish that run first"
+            )
     from mikasa_robo.baselines.files import find_policy_file
 
     try:
@@ -346,7 +356,7 @@ def sweep(
     runs = [_place(out, run) for run in plan.runs]
     for progress in runs:
         if progress.state != "finished" and not progress.checked:
-            _require_start(out, progress.run, plan.runs)
+            _require_start(out, progress.run, plan.runs, plan.left_out)
     _require_order(out, runs)
     if all(progress.state == "finished" for progress in runs):
         show(table(runs))
@@ -699,6 +709,8 @@ def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) ->
         SweepError: they leave none, or the CSV cannot be used.
     """
     runs = [run for run in plan.runs if not only or any(fnmatch.fnmatchcase(run.name, pattern) for pattern in only)]
+    chosen = {run.name for run in runs}
+    left_out = tuple(run for run in plan.runs if run.name not in chosen)
     if not runs:
         raise SweepError(f"--only {' '.join(only)} fits no run; the first is {plan.runs[0].name}")
     if skip_in is not None:
@@ -714,9 +726,10 @@ def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) ->
                 f"--skip-in {skip_in} is no CSV with the columns env_id, variant and seed ({error!r})"
             ) from error
         runs = [run for run in runs if (run.task, run.label, run.seed) not in done]
+        left_out = tuple(run for run in left_out if (run.task, run.label, run.seed) not in done)
         if not runs:
             raise SweepError(f"--skip-in {skip_in} holds all runs; there is nothing left to train")
-    return dataclasses.replace(plan, runs=tuple(runs))
+    return dataclasses.replace(plan, runs=tuple(runs), left_out=left_out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mikasa_robo.baselines.arguments import MOST_SEED
+from mikasa_robo.baselines.arguments import MOST_SEED, ArgumentError, require_training_seed
 from mikasa_robo.baselines.option_words import option_words
 from mikasa_robo.baselines.registry import RegistryError, get_algorithm, use_algorithm, use_memory
 from mikasa_robo.env_ids import EnvIdError, split_env_id
@@ -94,6 +94,8 @@ class Plan:
     out: Path
     runs: tuple[PlannedRun, ...]
     retries: int = 2
+    left_out: tuple[PlannedRun, ...] = ()
+    """Other runs of the file, which are not to be made now."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Vocabulary:
     arguments of such a run (see `PlannedRun`), or None. Raises SweepError for an option that cannot be used."""
     defaults: Callable[[str], Mapping[str, Any]]
     """Called with the algorithm's bare name. Returns its arguments where nothing is asked for."""
+    check_seed: Callable[[int, Mapping[str, Any]], None] = lambda seed, args: None
+    """Called with a seed and all arguments of a run, where they are known. Raises SweepError for one that cannot be used."""
     algorithm: str = "algorithm"
     """The key of a [[variant]] that names its algorithm."""
     most_seed: int = 2**63 - 1
@@ -198,6 +202,9 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
             merged = {key: _of_task(value, task_name) for changes in (common, *own) for key, value in changes.items()}
             args = words.check_options(f"options.{name}" if label is None else f"variant {label}", name, merged, task)
             merged = {key: _as_list_where_one_is(value, key, args) for key, value in merged.items()}
+            if args is not None:
+                for seed in seeds:
+                    words.check_seed(seed, args)
             defaults = words.defaults(name)
             runs += [PlannedRun(task, algorithm, seed, merged, cpus, label, args, defaults) for seed in seeds]
     return Plan(Path(content["out"]), tuple(runs), retries)
@@ -298,7 +305,6 @@ def _check_names(key: str, values: Sequence[str], resolve: Callable[[str], str])
 
 def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task: str) -> dict[str, Any]:
     """Let the algorithm read its own options, for a task. Returns all arguments of such a run, those of a preset too."""
-    from mikasa_robo.baselines.arguments import ArgumentError
     from mikasa_robo.baselines.command import parse_args
 
     args_type = get_algorithm(algorithm).load().args_type
@@ -326,6 +332,7 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
     recorded = {name: value for name, value in args.to_dict().items() if name not in RESERVED}
     if "dataset" in options:  # the data of some tasks may come later: each run looks for its own
         args = dataclasses.replace(args, dataset=os.curdir)
+    args = dataclasses.replace(args, seed=MOST_SEED)  # one that no evaluation has: seeds are checked apart
     try:
         args.check()
         _check_without_simulator(args)
@@ -336,7 +343,6 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
 
 def _check_without_simulator(args: Any) -> None:
     """Raise ArgumentError where a run would refuse these arguments later, as far as that shows without an environment."""
-    from mikasa_robo.baselines.arguments import ArgumentError
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.memory_arguments import MemoryArgs
     from mikasa_robo.catalog import CATALOG
@@ -374,6 +380,13 @@ def _check_memory(name: str, size: int, words: tuple[str, ...]) -> None:
                 check_memory(make_memory(name, size, hidden_size=size, **options), options)
 
 
+def _check_seed(seed: int, args: Mapping[str, Any]) -> None:
+    try:
+        require_training_seed(seed, args)
+    except ArgumentError as error:
+        raise SweepError(f"seeds: {error}") from error
+
+
 def _defaults(algorithm: str) -> dict[str, Any]:
     args: dict[str, Any] = get_algorithm(algorithm).load_args_type()().to_dict()
     return args
@@ -387,6 +400,7 @@ TRAINING = Vocabulary(
     algorithm_name=lambda name: use_algorithm(name).name,
     check_options=_check_options,
     defaults=_defaults,
+    check_seed=_check_seed,
     most_seed=MOST_SEED,
 )
 """Tasks and algorithms of `mikasa train`."""
