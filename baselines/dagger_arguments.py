@@ -39,7 +39,7 @@ class ImitationArgs(MemoryArgs):
     anneal_lr: bool = True
     """Decrease the learning rate to 0 over the run, as --lr-schedule says."""
     lr_schedule: Literal["cosine", "linear"] = "cosine"
-    """How --anneal-lr decreases the learning rate to 0 over the run."""
+    """How --anneal-lr decreases the learning rate to 0 over the run. It changes from one rollout to the next."""
 
     teacher: PolicyName = "expert"
     """Who labels: expert, or another scripted policy of `mikasa expert`. posture keeps the cue in its last joint; the

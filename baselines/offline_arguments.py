@@ -47,7 +47,7 @@ class OfflineArgs(CommonArgs):
     anneal_lr: bool = True
     """Decrease the learning rate to 0 over the run, as --lr-schedule says."""
     lr_schedule: Literal["cosine", "linear"] = "cosine"
-    """How --anneal-lr decreases the learning rate to 0 over the run."""
+    """How --anneal-lr decreases the learning rate to 0 over the run. It changes from one row of the log to the next."""
     batch_episodes: int = 32
     """Whole episodes in a minibatch."""
     max_grad_norm: float = 1.0

@@ -281,6 +281,26 @@ def test_the_target_return_matters(env: Any, folder: Path) -> None:
     assert not torch.equal(first, other)
 
 
+# ---------------------------------------------------------------------- the learning rate
+
+
+def test_a_run_in_which_the_learning_rate_hardly_falls_is_warned_of(
+    env: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm = made("iql", env, folder, total_timesteps=2_000, num_steps=1_000)
+    algorithm.schedule(0.5)  # the last time
+    assert algorithm.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * algorithm.args.learning_rate)
+    assert "falls once in 1000 steps" in caplog.text
+    assert "in this run of 2000 steps it ends at 0.5 of --learning-rate" in caplog.text
+    caplog.clear()
+    made("iql", env, folder, total_timesteps=2_000, num_steps=1_000, anneal_lr=False)
+    made("iql", env, folder, total_timesteps=2_000, num_steps=100)
+    made("iql", env, folder, total_timesteps=1_950, num_steps=500)  # four times, the last a shorter one
+    assert not caplog.text
+    made("iql", env, folder, total_timesteps=2_000, num_steps=500, lr_schedule="linear")
+    assert "it ends at 0.25 of --learning-rate" in caplog.text
+
+
 # ---------------------------------------------------------------------- implicit Q-learning
 def test_the_expectile_loss() -> None:
     errors = torch.tensor([2.0, -2.0, 0.5, 0.0])
