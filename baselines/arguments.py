@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin,
 
 import tyro
 
+from mikasa_robo.data.seeds import EVALUATION_SEEDS
 from mikasa_robo.deprecation import renamed_attributes
 
 from .option_words import ArgumentError, option_words, read_env_kwargs, read_kwargs
@@ -47,8 +48,6 @@ MOST_STEPS = 1_000_000
 MOST_TILES = 256
 MOST_SEED = 2**32 - 1
 """NumPy's and some environments' limit."""
-EVALUATION_SEEDS = range(2_000_000, 3_000_000)
-"""Seeds that `mikasa eval` plays, however many episodes it is asked for; training keeps away from them."""
 FINAL_EPISODES = 100
 """Episodes of the final evaluation, where the user does not choose."""
 MOST_THREADS = 1024
@@ -125,8 +124,23 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def evaluation_seeds(args: Mapping[str, Any]) -> dict[str, range]:
+    """The seeds that a run is judged by, and those that choose its best.pt, by what plays them.
+
+    Args:
+        args: the values of eval_episodes, eval_seed and final_eval_seed.
+    """
+    episodes = FINAL_EPISODES if args["eval_episodes"] is None else args["eval_episodes"]
+    first, final = args["eval_seed"], args["final_eval_seed"]
+    return {
+        "`mikasa eval`": EVALUATION_SEEDS,
+        f"--final-eval-seed {final}": range(final, final + episodes),
+        f"--eval-seed {first}": range(first, first + episodes),
+    }
+
+
 def require_training_seed(seed: int, args: Mapping[str, Any], processes: int = 1) -> None:
-    """Raise ArgumentError where a run with this seed may train on an episode that its evaluations or `mikasa eval` play.
+    """Raise ArgumentError where a run with this seed may train on an episode of `evaluation_seeds`.
 
     Environment i of a robot task begins with the i-th episode of the seed s, and episode k of an evaluation is the first
     of the seed that belongs to k. So they meet where s is one of those seeds. ManiSkill's own tasks begin with other seeds
@@ -134,36 +148,28 @@ def require_training_seed(seed: int, args: Mapping[str, Any], processes: int = 1
 
     Args:
         seed: s.
-        args: the values of num_envs, eval_episodes, eval_seed and final_eval_seed; others are not read.
+        args: the values of num_envs and of what `evaluation_seeds` needs; others are not read.
         processes: how many train together.
     """
-    episodes = FINAL_EPISODES if args["eval_episodes"] is None else args["eval_episodes"]
-    own = {name: range(args[name], args[name] + episodes) for name in ("eval_seed", "final_eval_seed")}
-    for name, played in {"`mikasa eval`": EVALUATION_SEEDS, **own}.items():
-        for process in range(processes):
-            if seed + process * args["num_envs"] in played:
-                whose = name if name not in own else f"--{name.replace('_', '-')} {args[name]}"
-                raise ArgumentError(
-                    f"--seed {seed} cannot be used: training would play episodes of the evaluations of {whose}, which have "
-                    f"the seeds {played[0]} to {played[-1]}; use a seed outside of these"
-                )
+    for name, played in evaluation_seeds(args).items():
+        if any(seed + process * args["num_envs"] in played for process in range(processes)):
+            raise ArgumentError(
+                f"--seed {seed} cannot be used: training would play episodes of the evaluations of {name}, which have "
+                f"the seeds {played[0]} to {played[-1]}; use a seed outside of these"
+            )
 
 
 def require_choosing_seeds(args: Mapping[str, Any]) -> None:
     """Raise ArgumentError where best.pt would be chosen by an episode that it is judged by.
 
     Args:
-        args: the values of eval_episodes, eval_seed and final_eval_seed.
+        args: see `evaluation_seeds`.
     """
-    episodes = FINAL_EPISODES if args["eval_episodes"] is None else args["eval_episodes"]
-    first, final = args["eval_seed"], args["final_eval_seed"]
-    for name, played in {
-        "`mikasa eval`": EVALUATION_SEEDS,
-        f"--final-eval-seed {final}": range(final, final + episodes),
-    }.items():
-        if first < played.stop and played.start < first + episodes:
+    *judging, (name, choosing) = evaluation_seeds(args).items()
+    for judge, played in judging:
+        if choosing.start < played.stop and played.start < choosing.stop:
             raise ArgumentError(
-                f"--eval-seed {first} cannot be used: the evaluations that choose best.pt would play episodes of {name}, "
+                f"{name} cannot be used: the evaluations that choose best.pt would play episodes of {judge}, "
                 f"which have the seeds {played[0]} to {played[-1]}; leave it out"
             )
 
@@ -298,7 +304,7 @@ class CommonArgs:
     """Environments of an evaluation, at most; only the episodes of ManiSkill's own tasks depend on their number."""
     eval_seed: int = 1_000_000
     """Episode k of an evaluation during training has the seed eval_seed + k."""
-    final_eval_seed: int = 2_000_000
+    final_eval_seed: int = EVALUATION_SEEDS.start
     """Likewise for the final evaluation, so that best.pt is not judged by the episodes that it was chosen by."""
     video: bool = True
     """Record a video of the final policy, where the machine can render."""

@@ -68,10 +68,10 @@ class DatasetBC(BC):
         if args.dataset is not None:
             layout = ObservationLayout.of(setup.observation_space)
             parts = [part.name for part in layout.parts]
-            episodes = read_dataset(Path(args.dataset), args, parts, self.task)
-            self.buffer.episodes.extend(episodes)
+            dataset = open_dataset(Path(args.dataset), args, parts)
+            self.dataset_digest = dataset_digest(dataset)
+            self.buffer.episodes.extend(read_dataset(dataset, args, parts, self.task))
             self.cutter = _NothingPlayed(setup.num_envs)
-            self.dataset_digest = dataset_digest(open_dataset(Path(args.dataset), args, parts))
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
         """See `Imitation.rollout`; from a dataset, steps drawn at random, which tell what observations look like."""
@@ -188,7 +188,7 @@ def require_same_dataset(state: Mapping[str, Any], folder: str | None, digest: s
 
 
 def read_dataset(
-    folder: Path,
+    dataset: Dataset,
     args: Any,
     parts: Sequence[str],
     task: MemoryEnv[Any],
@@ -197,14 +197,15 @@ def read_dataset(
     """All episodes of a dataset, as `imitation.imitation_loss` takes them.
 
     Args:
-        folder, args, parts: see `open_dataset`.
+        dataset: as `open_dataset` returns it.
+        args, parts: see `open_dataset`.
         task: an environment of the run.
         convert: what makes a training episode of a recorded one, ``task`` and ``parts``; None for `to_training_episode`.
 
     Raises:
-        ArgumentError: there is no such dataset, or it does not fit the run.
+        ArgumentError: it has too many episodes, or one is damaged.
     """
-    dataset = open_dataset(folder, args, parts)
+    folder = dataset.folder
     if len(dataset) > args.buffer_episodes:
         raise ArgumentError(f"--dataset {folder} has {len(dataset)} episodes; use --buffer-episodes {len(dataset)}")
     try:

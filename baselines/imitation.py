@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 OBS = "obs/"
 """Begin of the names of the parts of an observation in an `Episode`."""
 MOST_LAST_SHARE = 0.2
-"""Above this share of the learning rate in the last rollout, a run that anneals it is warned of."""
+"""A run that anneals the learning rate gets a warning if it still has more than this share of it in its last rollout."""
 
 
 class Learner(nn.Module):
@@ -253,6 +253,7 @@ class EpisodeLearner:
         self.make_optimizer(setup.device)
         self.buffer = EpisodeBuffer(args.buffer_episodes)
         self.step, self.updates = 0, 0
+        self._warn_of_few_rollouts()
 
     def make_optimizer(self, device: torch.device) -> None:
         """Adam for all weights of ``learner``."""
@@ -260,31 +261,29 @@ class EpisodeLearner:
         weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.Adam(weights, lr=self.args.learning_rate, fused=fused)
 
-        self._warn_of_few_rollouts()
-
     def _warn_of_few_rollouts(self) -> None:
         args, of_one = self.args, self.args.num_envs * self.args.num_steps
         before_the_last = (math.ceil(args.total_timesteps / of_one) - 1) * of_one
-        last = self._share(before_the_last / args.total_timesteps)
+        last = self._annealed(before_the_last / args.total_timesteps)
         if args.anneal_lr and last > MOST_LAST_SHARE:
             log.warning(
                 "the learning rate falls once in %d steps (num_envs x num_steps), so in this run of %d steps it ends at "
-                "%.2g of --learning-rate; policies are often worse for it. Use a smaller --num-steps, and with "
-                "--updates-per-rollout fewer of these",
+                "%.2g of --learning-rate, and policies are often worse for it; use a smaller --num-steps, and a smaller "
+                "--updates-per-rollout where there is one",
                 of_one,
                 args.total_timesteps,
                 last,
             )
 
-    def _share(self, progress: float) -> float:
-        """Of the learning rate, where it is annealed."""
+    def _annealed(self, progress: float) -> float:
+        """What --anneal-lr leaves of the learning rate, as a share."""
         return 1.0 - progress if self.args.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
     def schedule(self, progress: float) -> None:
         """Set the learning rate, and remember how far the run is."""
         self.step = round(progress * self.args.total_timesteps)
         if self.args.anneal_lr:
-            self.optimizer.param_groups[0]["lr"] = self.args.learning_rate * self._share(progress)
+            self.optimizer.param_groups[0]["lr"] = self.args.learning_rate * self._annealed(progress)
 
     def loss(self, episodes: Sequence[Episode], count: float) -> tuple[Tensor, Tensor]:
         """What some episodes add to the loss of a minibatch (), with gradients, and to its figures (F,).

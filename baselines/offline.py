@@ -61,12 +61,11 @@ class Offline(EpisodeLearner):
             raise ArgumentError(f"--env-id {args.env_id} has no datasets; use a robot task of `mikasa list`")
         folder = Path(args.dataset)
         dataset = open_dataset(folder, args, parts)
-        if (
-            args.reward == "dense" and dataset.info.env_kwargs.get("reward_mode") == "sparse"
-        ):  # of a checkpoint that was trained with it
+        reward_mode = dataset.info.env_kwargs.get("reward_mode")
+        if args.reward == "dense" and reward_mode == "sparse":  # of a checkpoint that was trained with it
             raise ArgumentError(f"--reward dense: --dataset {folder} has sparse rewards; use --reward success")
         self.dataset_digest = dataset_digest(dataset)
-        episodes = read_dataset(folder, args, parts, task, self.convert)
+        episodes = read_dataset(dataset, args, parts, task, self.convert)
         oracle, classes = None, 0
         if args.oracle_weight:
             # IQL's episodes have a row more, in which nothing was done.

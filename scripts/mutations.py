@@ -1126,7 +1126,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "evaluation-on-training-seeds",
         "tools/evaluate.py",
-        "FIRST_SEED = 2_000_000",
+        "FIRST_SEED = EVALUATION_SEEDS.start",
         "FIRST_SEED = 1_000_000",
         ("tests/test_eval_report.py::test_it_plays_what_the_final_evaluation_of_training_played",),
     ),

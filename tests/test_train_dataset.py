@@ -16,7 +16,7 @@ from mikasa_robo.baselines.arguments import ArgumentError, read_kwargs
 from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger_arguments import BCArgs
-from mikasa_robo.baselines.dataset import DIGEST, read_dataset, to_training_episode
+from mikasa_robo.baselines.dataset import DIGEST, open_dataset, read_dataset, to_training_episode
 from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.tools import collect
@@ -68,7 +68,7 @@ def task() -> Any:
 
 def test_episodes_are_those_of_the_dataset(folder: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.open(folder)
-    found = read_dataset(folder, BCArgs(env_id=ENV_ID), PARTS, task)
+    found = read_dataset(dataset, BCArgs(env_id=ENV_ID), PARTS, task)
     assert len(found) == 4
     for episode, recorded in zip(found, dataset.episodes(), strict=True):
         length = recorded.length
@@ -97,10 +97,11 @@ def test_a_dataset_that_does_not_fit_is_refused(folder: Path, task: Any, tmp_pat
         ({"buffer_episodes": 3}, PARTS, "has 4 episodes; use --buffer-episodes 4"),
     )
     for changes, parts, message in refused:
+        changed = dataclasses.replace(args, **changes)
         with pytest.raises(ArgumentError, match=message):
-            read_dataset(folder, dataclasses.replace(args, **changes), parts, task)
+            read_dataset(open_dataset(folder, changed, parts), changed, parts, task)
     with pytest.raises(ArgumentError, match="holds no dataset"):
-        read_dataset(tmp_path, args, PARTS, task)
+        open_dataset(tmp_path, args, PARTS)
     with pytest.raises(ArgumentError, match="is no folder"):
         BCArgs(env_id=ENV_ID, dataset=str(tmp_path / "none")).check()
 
@@ -136,7 +137,7 @@ def test_the_advice_can_be_typed(folder: Path, task: Any, monkeypatch: pytest.Mo
     info = dataclasses.replace(dataset.info, env_kwargs={**dataset.info.env_kwargs, **own})
     monkeypatch.setattr(Dataset, "open", lambda folder: dataclasses.replace(dataset, info=info))
     with pytest.raises(ArgumentError, match="use --env-kwargs") as refusal:
-        read_dataset(folder, BCArgs(env_id=ENV_ID), PARTS, task)
+        open_dataset(folder, BCArgs(env_id=ENV_ID), PARTS)
     words = shlex.split(str(refusal.value).partition("use --env-kwargs ")[2])
     assert read_kwargs(words, "--env-kwargs") == own
 

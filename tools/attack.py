@@ -24,6 +24,7 @@ import mikasa_robo
 import mikasa_suite
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.data.seeds import EVALUATION_SEEDS
 
 from .attack_table import UNKNOWN, Attack, Row, markdown, read_reference, read_rows, verdict, write_row
 from .env_ids import OptionError, resolve_env_id
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # torch is loaded once the options are known to be good
 
 __all__ = ["FIRST_SEED", "Args", "main", "plan", "run_training", "training_args"]
 
-FIRST_SEED = 2_000_000
+FIRST_SEED = EVALUATION_SEEDS.start
 """Episode k of the final evaluation has the seed FIRST_SEED + k, as in `mikasa train` and `mikasa eval`."""
 WARM_START = 0.3
 """In this share of the steps of dagger the teacher itself acts."""

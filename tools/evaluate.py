@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from mikasa_robo.baselines.option_words import ArgumentError, replace_env_kwargs
+from mikasa_robo.data.seeds import EVALUATION_SEEDS
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.env_ids import EnvIdError
 from mikasa_robo.terminal import printable
@@ -47,7 +48,7 @@ __all__ = ["EPISODES", "FIRST_SEED", "PAPER_EPISODES", "PAPER_RUNS", "Args", "ev
 
 log = logging.getLogger(__name__)
 
-FIRST_SEED = 2_000_000
+FIRST_SEED = EVALUATION_SEEDS.start
 EPISODES = 100
 """Episodes that are played by default."""
 TIMEOUT = 60.0  # s

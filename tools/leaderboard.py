@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any
 
 from mikasa_robo.baselines.option_words import ArgumentError, read_env_kwargs
+from mikasa_robo.data.seeds import EVALUATION_SEEDS
 
 from .runs import CHANGED, EVALUATION_FORMAT, MOST_LIKELY, SAMPLED, agent_name
 
@@ -19,7 +20,7 @@ CONTENT_HASH = "content_sha256"
 """The entry of an evaluation that holds its `content_hash`."""
 LEADERBOARD_FORMAT = "mikasa/leaderboard/1"
 """The "format" entry of docs/leaderboard.json."""
-FIRST_SEED = 2_000_000
+FIRST_SEED = EVALUATION_SEEDS.start
 """That of `mikasa eval`."""
 LEAST_EPISODES = 100
 """Fewest episodes of an entry of the leaderboard, unless it follows the paper's protocol."""

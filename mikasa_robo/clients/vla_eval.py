@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from vla_eval.benchmarks.base import StepBenchmark, StepResult
 from vla_eval.specs import GRIPPER_CLOSE_NEG, IMAGE_RGB, LANGUAGE, DimSpec
 
+from mikasa_robo.data.seeds import EVALUATION_SEEDS
 from mikasa_robo.sim.backend import BATCHED
 
 from .lerobot import LeRobotVectorEnv, checked_obs, task_ids
 
 __all__ = ["FIRST_SEED", "MikasaBenchmark"]
 
-FIRST_SEED = 2_000_000
+FIRST_SEED = EVALUATION_SEEDS.start
 """Episode k of each task has the seed FIRST_SEED + k, as in `mikasa eval`."""
 ARM_JOINTS = 7
 OPEN = 1.0

@@ -32,10 +32,6 @@ from .visibility import ObjectLayout
 
 __all__ = ["ARM_JOINTS", "START_QPOS", "STATIC_SPEED", "TOUCH_LINKS", "MemoryEnv", "StepData"]
 
-OTHER_TASK: dict[str, Any] = {"recall": "in_place", "blank_steps": 0, "start_counted": 0}
-"""Arguments of single families that ask for something else than the instruction of an ID says, with their defaults: the
-object comes back elsewhere, the ball is hidden, some targets must not be touched again."""
-
 
 @renamed_attributes({"stage": "object_layout"})
 class MemoryEnv(SavedTask[TaskState]):
@@ -131,13 +127,13 @@ class MemoryEnv(SavedTask[TaskState]):
     def instruction(self) -> str:
         """The task in one English sentence.
 
-        Empty for an environment that was not made through its ID, for one whose arguments differ from those that define its
-        ID, and for one whose arguments make another task of it (`OTHER_TASK`).
+        Empty for an environment that was not made through its ID, and for one whose arguments differ from those that define
+        the ID or that the sentence takes for granted (`instructed`).
         """
         if self.spec is None or self.spec.id not in CATALOG:
             return ""
         row, given = CATALOG[self.spec.id], self.spec.kwargs
-        defining = OTHER_TASK | dict(row.kwargs)
+        defining = {**self.instructed, **row.kwargs}
         # a range may be given as a list or an array
         own = all(np.array_equal(given.get(name, value), value) for name, value in defining.items())
         return row.instruction if own else ""

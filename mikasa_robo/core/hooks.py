@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -52,6 +53,9 @@ class TaskHooks(Generic[TaskState]):
     holds_arm: bool = False
     """Whether the robot is kept at its start until the response phase whatever ``arm`` says. Set by the class or, before
     ``super().__init__``, by the instance."""
+    instructed: ClassVar[Mapping[str, Any]] = {}
+    """Arguments that the instruction of an ID takes for granted, with the values for which it is true, beside those that
+    define the ID: with another value it is empty."""
     objects: list[Actor]
     """The actors that `build` returned."""
     device: torch.device

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from mani_skill.utils.structs import Actor
 from torch import Tensor
@@ -49,6 +49,7 @@ class RecallColors(ChoiceTask):
     """
 
     grid = True
+    instructed: ClassVar[Mapping[str, Any]] = {"start_counted": 0}
 
     def __init__(
         self,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from mani_skill.utils.structs import Actor
@@ -159,6 +159,8 @@ class RollingBallTask(MemoryEnv[S]):
         **kwargs: see `MemoryEnv`; ``on_mistake`` has no effect. ``arm="held"`` needs a blank: it holds the arm for t < 4,
             until the ball is hidden, so that the arm cannot store what the views showed.
     """
+
+    instructed: ClassVar[Mapping[str, Any]] = {"blank_steps": 0}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -202,6 +202,7 @@ class Rotate(MemoryEnv[RotateState]):
 
     needed_response: ClassVar[int | None] = 60
     draws: ClassVar[int] = 5
+    instructed: ClassVar[Mapping[str, Any]] = {"recall": "in_place"}
     strict: ClassVar[bool]
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -128,6 +129,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     needed_response: ClassVar[int | None] = 110
     draws: ClassVar[int] = 4
+    instructed: ClassVar[Mapping[str, Any]] = {"recall": "in_place"}
     reward_scales: ClassVar[dict[str, float]] = {
         "reach": 1.0,
         "grasp": 1.0,
