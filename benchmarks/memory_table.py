@@ -350,7 +350,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
     memories = [name for name in columns_of(plan, columns) if any(name == other for _, other in cells)]
     figure, axes = plt.subplots(figsize=(6, 4))
     if any(delay is not None for _, delay in lines):
-        tasks = list(dict.fromkeys(task for task, _ in lines))
+        tasks, chances = list(dict.fromkeys(task for task, _ in lines)), chances_of(plan)
         for task in tasks:
             of_task = "" if len(tasks) == 1 else f", {task}"
             for place, memory in enumerate(memories):
@@ -361,7 +361,7 @@ def draw(plan: Plan, rows: Sequence[Row], path: Path, columns: str = "memory") -
                 # side by side, or memories that do equally well would hide each other
                 aside = 1.05 ** (place - (len(memories) - 1) / 2)
                 axes.plot([delay * aside for delay, _ in points], rates, marker="o", ms=4, label=f"{memory}{of_task}")
-            bound = chances_of(plan)[task]
+            bound = chances[task]
             if bound is not None:
                 axes.axhline(bound, color="grey", linestyle=":", label=f"a guess{of_task}")
         axes.set(
