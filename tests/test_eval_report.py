@@ -35,6 +35,7 @@ from mikasa_robo.baselines.registry import get_algorithm
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
+from mikasa_robo.tools.checkpoint import read_checkpoint
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints, write_new
 from mikasa_robo.tools.evaluate import main as eval_main
@@ -336,6 +337,20 @@ def test_different_memories_are_not_averaged(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=message):
             evaluate_checkpoints(Args((paths[0], paths[other]), out=tmp_path / "e.json"))
     assert not (tmp_path / "e.json").exists()
+
+
+def test_arguments_in_which_averaged_policies_differ_are_named(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = checkpoints(runs, 1, 2)
+    evaluate_checkpoints(Args((first, second), episodes=2, out=tmp_path / "same.json"), make_factory=reach)
+    assert "differ" not in capsys.readouterr().err
+    checkpoint, other = read_checkpoint(second), tmp_path / "other.pt"
+    longer = dataclasses.replace(checkpoint.args, total_timesteps=3840)
+    save_policy(other, checkpoint.load_network(torch.device("cpu")), longer, step=3840)
+    evaluate_checkpoints(Args((first, other), episodes=2, out=tmp_path / "longer.json"), make_factory=reach)
+    told = "the checkpoints differ in total_timesteps; they are averaged all the same"
+    assert told in capsys.readouterr().err.splitlines()
 
 
 def test_a_backend_is_for_robot_tasks(recurrent: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from .extras import require_modules
 from .leaderboard import sign
 from .output import require_new_file
 from .progress import say
-from .runs import CHANGED, EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED, agent_name
+from .runs import CHANGED, EVALUATION_FORMAT, METRICS, MOST_LIKELY, SAMPLED, agent_name, settings_that_differ
 
 if TYPE_CHECKING:  # torch is loaded once the options are parsed
     from mikasa_robo.baselines.arguments import CommonArgs
@@ -292,6 +292,8 @@ def _evaluate_checkpoints(
     require_modules("report", "rliable")
     checkpoints = check(args)
     first = checkpoints[0]
+    if differ := settings_that_differ([checkpoint.args.to_dict() for checkpoint in checkpoints]):
+        print(f"the checkpoints differ in {', '.join(differ)}; they are averaged all the same", file=sys.stderr)
     episodes = args.episodes or (PAPER_EPISODES if args.protocol == "paper" else EPISODES)
     trained = dataclasses.replace(first.args, env_id=first.env_id, num_workers=args.num_workers)
     trained.env_kwargs = _played_env_kwargs(trained.env_kwargs, args)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import sys
 import textwrap
@@ -31,7 +30,7 @@ from .intervals import Estimate, aggregate, bootstrap_interval, standard_error
 from .output import print_report, require_folder, require_new_files
 from .plot import read_column, read_progress
 from .progress import say
-from .runs import EVALUATION_FORMAT, METRICS, TRAINED_WITH, Collection, Run, collect
+from .runs import EVALUATION_FORMAT, METRICS, TRAINED_WITH, Collection, Run, collect, settings_that_differ
 
 __all__ = [
     "EVALUATION_FORMAT",
@@ -49,8 +48,6 @@ WILSON_MARK = "†"
 """Follows an interval that is not a bootstrap over runs."""
 WEAK_MARK = "‡"
 """Follows the ID of a task that is a weak test of memory."""
-PER_RUN_ARGS = ("seed", "run_dir", "resume", "torch_threads")
-"""Arguments in which runs of one group are expected to differ."""
 
 
 @dataclass
@@ -63,12 +60,6 @@ class Args:
     """Only runs of these tasks; by default of all. module:ID means the same as ID here."""
     out: Path = Path("report")
     """The folder for report.md, the same as one file report.html, runs.csv and curves-*.png, none of which may exist."""
-
-
-def settings_that_differ(runs: Sequence[Run]) -> list[str]:
-    """Names of the arguments in which ``runs`` differ, except for `PER_RUN_ARGS`."""
-    names = sorted({name for run in runs for name in run.args} - set(PER_RUN_ARGS))
-    return [name for name in names if len({json.dumps(run.args.get(name)) for run in runs}) > 1]
 
 
 def learning_curve(
@@ -358,7 +349,7 @@ def write_report(collection: Collection, out: Path) -> Path:
                     "The steps that trained it are not among theirs.",
                     "",
                 ]
-            if differ := settings_that_differ(runs):
+            if differ := settings_that_differ([run.args for run in runs]):
                 lines += [
                     f"Runs of {as_text(algorithm)} on {as_code(env_id)} differ in {as_text(', '.join(differ))}. "
                     "They are averaged all the same.",

@@ -28,6 +28,7 @@ __all__ = [
     "Source",
     "agent_name",
     "collect",
+    "settings_that_differ",
     "unit_of_steps",
 ]
 
@@ -56,6 +57,9 @@ LARGEST = 10**15
 
 OFFLINE = ("dt", "rate", "iql")
 """Algorithms that play nothing in training, whose steps are gradient steps."""
+
+PER_RUN_ARGS = ("seed", "run_dir", "resume", "torch_threads")
+"""Arguments of training in which runs that are averaged are expected to differ."""
 
 Source = Literal["training", "eval", "lifelong"]
 
@@ -264,6 +268,12 @@ def agent_name(algorithm: Any, args: dict[str, Any]) -> str:
     if args.get("expert_steps") or (algorithm == "sac" and args.get("dataset")):
         name += f" {WITH_EXPERT}"
     return f"{name} {WARM_START}" if args.get("init_from") else name
+
+
+def settings_that_differ(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the arguments in which the arguments of ``runs`` differ, except for `PER_RUN_ARGS`."""
+    names = sorted({name for args in runs for name in args} - set(PER_RUN_ARGS))
+    return [name for name in names if len({json.dumps(args.get(name)) for args in runs}) > 1]
 
 
 def _args_and_data(content: Mapping[str, Any]) -> dict[str, Any]:
