@@ -159,7 +159,7 @@ class Imitation(EpisodeLearner):
         """Whether the episodes come from a dataset, so that nothing is played."""
         self.labeler = None if self.recorded else Labeler(args.env_id, task, args.seed, args.teacher)
         oracle = task.get_info()["oracle_info"] if args.oracle_weight else None
-        self.make_learner(args, setup, oracle, len(task.objects), self._candidates() if args.counted_weight else 0)
+        self.make_learner(args, setup, oracle, self._candidates() if args.counted_weight else 0)
         n = setup.num_envs
         if args.target_weight:
             self._require_targets()

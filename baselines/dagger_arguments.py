@@ -81,6 +81,9 @@ class ImitationArgs(MemoryArgs):
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the memory, cross-entropy for whole
     numbers, else mean squared error. Learning to hold the cue is then supervised too. The policy is not changed by it."""
+    oracle_as_set: bool = False
+    """With --oracle-weight, where several targets are touched in any order (BunchOfColors, SeqOfColors): the read-out tells
+    which the targets are, and not in which order they were shown, which the task does not need."""
     counted_weight: float = 0.0
     """Tasks with several targets: weight of an auxiliary loss, the cross-entropy of a linear read-out of the targets touched
     so far from the memory. Observations do not show them, so a policy has to remember what it has done already."""
@@ -133,6 +136,7 @@ class ImitationArgs(MemoryArgs):
         refuse_without(self, "huber_delta", "--loss huber", self.loss == "huber")
         weights = "oracle_weight counted_weight target_weight"
         require(self, f"expert_noise {weights}", lambda value: value >= 0.0, "use at least 0")
+        refuse_without(self, "oracle_as_set", "--oracle-weight", self.oracle_weight > 0.0)
         if self.image_pretraining_updates is not None:
             most = MOST_UPDATES
             require(self, "image_pretraining_updates", lambda value: 0 <= value <= most, f"use 0 to {most}")

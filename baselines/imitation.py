@@ -21,7 +21,7 @@ from .encoder import Encoder
 from .episodes import Episode, EpisodeBuffer, cat_episodes
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
-from .readouts import CountedReadout, OracleReadout
+from .readouts import CountedReadout, OracleReadout, make_oracle_readout
 from .registry import get_network
 from .spaces import Obs
 from .threads import BatchThreads
@@ -226,20 +226,17 @@ class EpisodeLearner:
     updates: int
     """Gradient steps so far."""
 
-    def make_learner(
-        self, args: Any, setup: Setup, oracle: Tensor | None = None, classes: int = 0, candidates: int = 0
-    ) -> None:
+    def make_learner(self, args: Any, setup: Setup, oracle: Tensor | None = None, candidates: int = 0) -> None:
         """Make the network and what trains it.
 
         Args:
             args: of the run.
             setup: of the run.
             oracle: (N, d) an example of what has to be remembered, where ``args.oracle_weight`` asks for a read-out.
-            classes: number of values of it, where these are whole numbers.
             candidates: number of candidates, where ``args.counted_weight`` asks for a read-out of those touched so far.
 
         Raises:
-            ArgumentError: the network is not a `TokenPolicy`.
+            ArgumentError: the network is not a `TokenPolicy`, or see `make_oracle_readout`.
         """
         self.args, self.generator = args, setup.generator
         if not issubclass(get_network(args.network_name).load(), self.network_type):
@@ -247,7 +244,9 @@ class EpisodeLearner:
         network = cast(TokenPolicy, make_network(args, setup, recurrent=True))
         self.network = network
         outputs = network.memory.output_size
-        readout = None if oracle is None else OracleReadout(outputs, oracle, classes).to(setup.device)
+        readout = None
+        if oracle is not None:
+            readout = make_oracle_readout(args, setup.env.unwrapped, oracle, outputs).to(setup.device)
         counted = CountedReadout(outputs, candidates).to(setup.device) if candidates else None
         self.learner = Learner(network, readout, counted)
         self.make_optimizer(setup.device)

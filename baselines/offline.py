@@ -66,14 +66,14 @@ class Offline(EpisodeLearner):
             raise ArgumentError(f"--reward dense: --dataset {folder} has sparse rewards; use --reward success")
         self.dataset_digest = dataset_digest(dataset)
         episodes = read_dataset(dataset, args, parts, task, self.convert)
-        oracle, classes = None, 0
+        oracle = None
         if args.oracle_weight:
             # IQL's episodes have a row more, in which nothing was done.
             told = [
                 episode["oracle"][episode["acted"]] if "acted" in episode else episode["oracle"] for episode in episodes
             ]
-            oracle, classes = torch.cat(told), len(task.objects)
-        self.make_learner(args, setup, oracle, classes)
+            oracle = torch.cat(told)
+        self.make_learner(args, setup, oracle)
         if oracle is not None:
             self.learner.readout.normalizer.update(oracle.float().to(setup.device))
         self.buffer.episodes.extend(episodes)

@@ -66,6 +66,9 @@ class OfflineArgs(CommonArgs):
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the output of the policy's memory, as
     `mikasa train bc` has it. The policy is not changed by it."""
+    oracle_as_set: bool = False
+    """With --oracle-weight, where several targets are touched in any order (BunchOfColors, SeqOfColors): the read-out tells
+    which the targets are, and not in which order they were shown, which the task does not need."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
@@ -83,6 +86,7 @@ class OfflineArgs(CommonArgs):
         require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         require(self, "oracle_weight", lambda value: value >= 0.0, "use at least 0")
+        refuse_without(self, "oracle_as_set", "--oracle-weight", self.oracle_weight > 0.0)
 
 
 @dataclass

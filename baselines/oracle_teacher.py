@@ -18,7 +18,7 @@ from mikasa_robo.core.env import MemoryEnv
 from .arguments import ArgumentError
 from .distributed import DistContext
 from .protocol import Setup
-from .readouts import OracleReadout
+from .readouts import make_oracle_readout
 
 __all__ = ["OracleTeacher"]
 
@@ -27,12 +27,12 @@ class OracleTeacher(nn.Module):
     """The read-out of a run of PPO, and its own optimizer.
 
     Args:
-        args: of the run: oracle_weight, learning_rate and max_grad_norm.
+        args: of the run: oracle_weight, oracle_as_set, learning_rate and max_grad_norm.
         setup: of the run.
         network: whose memory is read. It needs `forward_memory`.
 
     Raises:
-        ArgumentError: the task has no oracle, or the network does not show its memory.
+        ArgumentError: the task has no oracle, the network does not show its memory, or see `make_oracle_readout`.
     """
 
     def __init__(self, args: Any, setup: Setup, network: Any) -> None:
@@ -46,7 +46,7 @@ class OracleTeacher(nn.Module):
         self._env = setup.env
         self.weight, self.max_grad_norm = args.oracle_weight, args.max_grad_norm
         oracle = task.get_info()["oracle_info"]
-        self.readout = OracleReadout(network.memory.output_size, oracle, len(task.objects)).to(setup.device)
+        self.readout = make_oracle_readout(args, task, oracle, network.memory.output_size).to(setup.device)
         self.optimizer = torch.optim.Adam(self.readout.parameters(), lr=args.learning_rate)
         self.network = network
 

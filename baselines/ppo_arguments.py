@@ -266,6 +266,9 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     the cue; cross-entropy for whole numbers, else mean squared error. It teaches the memory what to hold. Only training
     needs it, and the policy is not changed by it. The read-out has a learning rate of its own, which --anneal-lr does not
     change."""
+    oracle_as_set: bool = False
+    """With --oracle-weight, where several targets are touched in any order (BunchOfColors, SeqOfColors): the read-out tells
+    which the targets are, and not in which order they were shown, which the task does not need."""
 
     @property
     def run_name(self) -> str:
@@ -279,6 +282,7 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
         require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "token_size", lambda width: width >= 1, "use at least 1")
         require(self, "oracle_weight", lambda weight: weight >= 0.0, "use at least 0")
+        refuse_without(self, "oracle_as_set", "--oracle-weight", self.oracle_weight > 0.0)
         if self.oracle_weight and self.num_workers is not None:
             raise ArgumentError(
                 f"--oracle-weight {self.oracle_weight} reads the oracle where the simulation is; leave --num-workers out"

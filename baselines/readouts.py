@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from .encoder import ObservationNormalizer
+from .option_words import ArgumentError
 
-__all__ = ["CountedReadout", "OracleReadout"]
+__all__ = ["CountedReadout", "OracleReadout", "make_oracle_readout"]
 
 
 class OracleReadout(nn.Module):
@@ -16,13 +20,15 @@ class OracleReadout(nn.Module):
         inputs: size H of the output.
         oracle: (N, d) an example. Whole numbers are told apart as classes, others are predicted.
         classes: number of values of whole numbers.
+        as_set: tell which whole numbers are in the oracle, and not in which order. They have to be different ones.
     """
 
-    def __init__(self, inputs: int, oracle: Tensor, classes: int) -> None:
+    def __init__(self, inputs: int, oracle: Tensor, classes: int, as_set: bool = False) -> None:
         super().__init__()
         self.discrete, self.size, self.classes = not oracle.is_floating_point(), oracle.shape[1], classes
+        self.as_set = as_set
         self.normalizer = ObservationNormalizer(self.size)
-        self.linear = nn.Linear(inputs, self.size * (classes if self.discrete else 1))
+        self.linear = nn.Linear(inputs, classes if as_set else self.size * (classes if self.discrete else 1))
 
     def forward(self, y: Tensor, oracle: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (M,) and how well it is told (M,): all classes right, or the squared error below a tenth of the variance.
@@ -32,6 +38,11 @@ class OracleReadout(nn.Module):
             oracle: (M, d).
         """
         told = self.linear(y)
+        if self.as_set:
+            members = torch.zeros_like(told).scatter(1, oracle.long(), 1.0)
+            loss = nn.functional.binary_cross_entropy_with_logits(told, members, reduction="none")
+            # for each number that has to be told, as below
+            return loss.sum(dim=-1) / self.size, ((told > 0) == members.bool()).all(dim=-1).float()
         if self.discrete:
             logits = told.unflatten(-1, (self.size, self.classes))
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), oracle.flatten().long(), reduction="none")
@@ -39,6 +50,26 @@ class OracleReadout(nn.Module):
             return loss.view(-1, self.size).mean(dim=-1), right.float()
         error = (told - self.normalizer(oracle)).square().mean(dim=-1)
         return error, (error < 0.1).float().detach()
+
+
+def make_oracle_readout(args: Any, task: Any, oracle: Tensor, inputs: int) -> OracleReadout:
+    """The read-out that ``--oracle-weight`` asks for.
+
+    Args:
+        args: of the run: env_id and oracle_as_set.
+        task: the environments.
+        oracle: (N, d) an example of what has to be remembered.
+        inputs: size of the output of the memory.
+
+    Raises:
+        ArgumentError: ``--oracle-as-set`` is given, and the order matters in the task or there is nothing to order.
+    """
+    if args.oracle_as_set and not task.oracle_is_set:
+        raise ArgumentError(
+            f"--oracle-as-set cannot be used: what has to be remembered in {args.env_id} is no set of targets; leave it "
+            "out (it is for BunchOfColors and SeqOfColors)"
+        )
+    return OracleReadout(inputs, oracle, len(task.objects), args.oracle_as_set)
 
 
 class CountedReadout(nn.Module):

@@ -433,6 +433,29 @@ def test_an_oracle_of_several_classes_is_told_where_all_are_right() -> None:
     assert loss.tolist() == pytest.approx([0.0, 4.5, 9.0], abs=1e-3), "the mean over the parts"
 
 
+def test_a_set_is_told_whatever_its_order() -> None:
+    oracle = torch.tensor([[0, 1], [1, 0], [0, 2]])
+    readout = OracleReadout(1, oracle, 3, as_set=True)
+    with torch.no_grad():
+        readout.linear.weight.zero_()
+        readout.linear.bias.copy_(torch.tensor([9.0, 9.0, -9.0]))  # 0 and 1, whatever the memory holds
+    loss, right = readout(torch.zeros(3, 1), oracle)
+    assert right.tolist() == [1.0, 1.0, 0.0]
+    assert loss.tolist() == pytest.approx([0.0, 0.0, 9.0], abs=1e-3), "two errors of 9, over two members"
+
+
+def test_only_targets_in_any_order_are_told_as_a_set() -> None:
+    for env_id, is_set in (("BunchOfColors3-v0", True), ("SeqOfColors5-v0", True), ("ChainOfColors3-v0", False)):
+        env = made(env_id=env_id, n=2)
+        assert env.unwrapped.oracle_is_set == is_set
+        if is_set:
+            readout = learner(env, oracle_weight=0.3, oracle_as_set=True).learner.readout
+            assert readout.as_set
+            assert readout.linear.out_features == 9
+        assert not learner(env, oracle_weight=0.3).learner.readout.as_set
+        env.close()
+
+
 def test_a_read_out_tells_which_targets_were_touched(small_env: Any) -> None:
     algorithm = learner(small_env, counted_weight=1.0)
     episodes = episodes_of(small_env, [6, 8])
@@ -659,6 +682,15 @@ def test_behaviour_cloning_is_the_expert_all_the_time(tmp_path: Path) -> None:
         ("--bptt -1", "--bptt -1"),
         ("--expert-noise -0.1", "--expert-noise -0.1"),
         ("--huber-delta 0", "--huber-delta 0"),
+        ("--oracle-as-set", "--oracle-as-set does nothing without --oracle-weight"),
+        (
+            "--env-id ChainOfColors3-v0 --oracle-weight 0.3 --oracle-as-set",
+            "--oracle-as-set cannot be used: what has to be remembered in ChainOfColors3-v0 is no set of targets",
+        ),
+        (
+            "--env-id RememberShapeAndColor3x2-v0 --oracle-weight 0.3 --oracle-as-set",
+            "--oracle-as-set cannot be used: what has to be remembered in RememberShapeAndColor3x2-v0 is no set",
+        ),
         ("--counted-weight -1", "--counted-weight -1"),
         ("--env-id TakeItBack-v0 --counted-weight 0.2", "TakeItBack-v0 has no targets"),
         ("--target-weight -1", "--target-weight -1"),

@@ -220,6 +220,14 @@ def test_a_read_out_needs_a_weight_of_at_least_0(folder: Path) -> None:
     for name in ("dt", "rate", "iql"):
         with pytest.raises(ArgumentError, match="--oracle-weight -1"):
             get_algorithm(name).load_args_type()(dataset=str(folder), oracle_weight=-1.0).check()
+        with pytest.raises(ArgumentError, match="--oracle-as-set does nothing without --oracle-weight"):
+            get_algorithm(name).load_args_type()(dataset=str(folder), oracle_as_set=True).check()
+
+
+def test_what_is_no_set_is_not_told_as_one(env: Any, folder: Path) -> None:
+    for name in ("dt", "rate", "iql"):
+        with pytest.raises(ArgumentError, match=f"--oracle-as-set cannot be used: .* {ENV_ID} is no set of targets"):
+            made(name, env, folder, oracle_weight=1.0, oracle_as_set=True)
 
 
 @every_algorithm

@@ -14,6 +14,7 @@ from train_helpers import assert_same_policy, run_in_two_processes
 
 import mikasa_robo
 from mikasa_robo.baselines import command, ppo_lstm
+from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import read_policy
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.env_wrappers import StaggeredEpisodes
@@ -64,6 +65,16 @@ def test_the_oracle_is_that_of_the_environments_after_a_curriculum() -> None:
     assert teacher.task is tasks[1].unwrapped
     for task in tasks:
         task.close()
+
+
+def test_targets_in_any_order_are_told_as_a_set(env: Any) -> None:
+    bunch = ManiSkillVectorEnv(mikasa_robo.make_env("BunchOfColors3-v0", N, obs_mode="objects+joints"))
+    assert learner(StaggeredEpisodes(bunch, 1, 60), oracle_as_set=True).teacher.readout.as_set
+    bunch.close()
+    with pytest.raises(ArgumentError, match="--oracle-as-set cannot be used: what has to be remembered in "):
+        learner(env, oracle_as_set=True)
+    with pytest.raises(ArgumentError, match="--oracle-as-set does nothing without --oracle-weight"):
+        PPOMemoryArgs(oracle_as_set=True).check()
 
 
 def test_a_rollout_holds_what_each_step_can_know(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,8 @@ class TaskHooks(Generic[TaskState]):
     holds_arm: bool = False
     """Whether the robot is kept at its start until the response phase whatever ``arm`` says. Set by the class or, before
     ``super().__init__``, by the instance."""
+    oracle_is_set: bool = False
+    """Whether `oracle` gives indices of different objects whose order does not matter. Set by the class or the instance."""
     instructed: ClassVar[Mapping[str, Any]] = {}
     """Arguments that the instruction of an ID takes for granted, with the values for which it is true, beside those that
     define the ID: with another value it is empty."""
