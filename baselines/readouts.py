@@ -20,7 +20,7 @@ class OracleReadout(nn.Module):
         inputs: size H of the output.
         oracle: (N, d) an example. Whole numbers are told apart as classes, others are predicted.
         classes: number of values of whole numbers.
-        as_set: tell which whole numbers are in the oracle, and not in which order. They have to be different ones.
+        as_set: tell which whole numbers are in the oracle, and not their order. No number may occur in it twice.
     """
 
     def __init__(self, inputs: int, oracle: Tensor, classes: int, as_set: bool = False) -> None:
@@ -31,7 +31,9 @@ class OracleReadout(nn.Module):
         self.linear = nn.Linear(inputs, classes if as_set else self.size * (classes if self.discrete else 1))
 
     def forward(self, y: Tensor, oracle: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss (M,) and how well it is told (M,): all classes right, or the squared error below a tenth of the variance.
+        """Loss (M,), and whether it is told right (M,) float.
+
+        Right is: all classes, of a set all members and no others, or a squared error below a tenth of the variance.
 
         Args:
             y: (M, H).
@@ -41,7 +43,7 @@ class OracleReadout(nn.Module):
         if self.as_set:
             members = torch.zeros_like(told).scatter(1, oracle.long(), 1.0)
             loss = nn.functional.binary_cross_entropy_with_logits(told, members, reduction="none")
-            # for each number that has to be told, as below
+            # summed over the classes and divided by d, so that its scale is near that of the loss below
             return loss.sum(dim=-1) / self.size, ((told > 0) == members.bool()).all(dim=-1).float()
         if self.discrete:
             logits = told.unflatten(-1, (self.size, self.classes))

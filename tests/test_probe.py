@@ -300,10 +300,10 @@ def test_the_cue_of_a_choice_is_a_set_unless_it_has_an_order() -> None:
     none = torch.zeros(3, 4, dtype=torch.int64)
     target = torch.tensor([[0, 1], [1, 0], [0, 2]])
     s = ChoiceState(target, torch.zeros(3, 4, 3), none, none.bool(), torch.tensor([False, False, True]))
-    rule, task = rule_for(s, ordered=False)
+    rule, task = rule_for(s, oracle_is_set=True)
     assert rule.differs(task, s).tolist() == [[False, False, True], [False, False, True], [True, True, False]]
     assert rule.parts(task, s)[0].values.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0]]
-    task.ordered = True
+    task.oracle_is_set = False
     assert rule.differs(task, s).tolist() == (~torch.eye(3, dtype=torch.bool)).tolist()
     (other,) = rule.with_cue_of(task, s, torch.tensor([2, 0, 1]))
     assert other.target.tolist() == [[0, 2], [0, 1], [1, 0]]

@@ -76,7 +76,7 @@ class ChoiceCue(CueRule[ChoiceState]):
     """Remember*, Bunch-, Seq- and ChainOfColors: which candidates are the targets, by what they are, not by place."""
 
     def differs(self, task: Any, s: ChoiceState) -> Tensor:
-        cue = s.target if task.ordered else s.is_target
+        cue = s.is_target if task.oracle_is_set else s.target
         return (cue[:, None] != cue[None]).any(dim=-1)
 
     def with_cue_of(self, task: Any, s: ChoiceState, partner: Tensor) -> list[ChoiceState]:
@@ -86,9 +86,9 @@ class ChoiceCue(CueRule[ChoiceState]):
         return s.mistaken | s.counted.any(dim=1)
 
     def parts(self, task: Any, s: ChoiceState) -> list[CuePart]:
-        if s.target.shape[1] == 1 or task.ordered:
-            return oracle_parts(task, s)
-        return [CuePart("is each candidate a target?", s.is_target.to(torch.int64))]
+        if task.oracle_is_set:
+            return [CuePart("is each candidate a target?", s.is_target.to(torch.int64))]
+        return oracle_parts(task, s)
 
 
 class ShellCue(CueRule[ShellState]):

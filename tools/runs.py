@@ -271,7 +271,11 @@ def agent_name(algorithm: Any, args: dict[str, Any]) -> str:
 
 
 def settings_that_differ(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the arguments in which the arguments of ``runs`` differ, except for `PER_RUN_ARGS`."""
+    """Names of the arguments that are not the same in all ``runs``, except for `PER_RUN_ARGS`.
+
+    Args:
+        runs: the arguments of each run, as JSON holds them.
+    """
     names = sorted({name for args in runs for name in args} - set(PER_RUN_ARGS))
     return [name for name in names if len({json.dumps(args.get(name)) for args in runs}) > 1]
 

@@ -220,6 +220,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
     def __init__(self, *args: Any, num_candidates: int, num_targets: int, cue_steps: int, **kwargs: Any) -> None:
         self.num_candidates = num_candidates = whole_number("num_candidates", num_candidates, 1)
         self.num_targets = num_targets = whole_number("num_targets", num_targets, 1, num_candidates)
+        self.oracle_is_set = num_targets > 1 and not self.ordered
         self.cue_steps_per_item = whole_number("cue_steps", cue_steps, 1, unit="control steps")
         self.draws = draws_of_choice(num_candidates, num_targets) + self.more_draws  # type: ignore[misc]
         self.reward_scales = {"reach": 1.0, "touch": 1.0, "still": 0.5}  # type: ignore[misc]

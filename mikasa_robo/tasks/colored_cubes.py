@@ -65,7 +65,6 @@ class RecallColors(ChoiceTask):
         if isinstance(n, int) and n == 9 and not self.ordered:
             raise ValueError("n=9: all nine candidates would be targets, with nothing to remember; use 2 to 8")
         self.n = whole_number("n", n, 2, 9 if self.ordered else 8)
-        self.oracle_is_set = not self.ordered
         self.start_counted = whole_range("start_counted", start_counted, 0, self.n - 1)
         low, high = self.start_counted
         self.more_draws = int(low < high)
