@@ -54,6 +54,9 @@ class ImitationArgs(MemoryArgs):
     query_sizes: tuple[int, ...] = ()
     """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear. Tasks
     with several targets need one: what to look for then depends on the cue and on what was touched already."""
+    tcp_token: bool = False
+    """Give the memory and the policy the token of the object at the hand as well. A memory that has to keep count of what
+    was touched, as in tasks with several targets, hardly learns it otherwise."""
 
     batch_episodes: int = 32
     """Whole episodes in a minibatch."""

@@ -258,6 +258,8 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     query_sizes: tuple[int, ...] = ()
     """Widths of the hidden layers between memory and the queries to the objects, with --network tokens; by default the
     queries are linear."""
+    tcp_token: bool = False
+    """With --network tokens, give the memory, the actor and the critic the token of the object at the hand as well."""
     critic_obs: Literal["state"] | None = None
     """What the critic sees besides what the actor and the memory see: state, the full state of a robot task, or nothing.
     Only training needs it; the policy acts on --obs alone."""

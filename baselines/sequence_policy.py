@@ -34,7 +34,7 @@ class SequencePolicy(TokenPolicy):
     rewards tell what has to be remembered. At step t it is given ``target_returns[t]`` instead, see `set_targets`.
 
     Args:
-        obs_dim, action_dim, normalize_obs, memory_size, token_size, head_sizes, query_sizes, init_log_std: as
+        obs_dim, action_dim, normalize_obs, memory_size, token_size, head_sizes, query_sizes, tcp_token, init_log_std: as
             `TokenPolicy`'s.
         memory: a name in `MODELS`.
         memory_kwargs: options of the model, without the size of actions.
@@ -59,9 +59,12 @@ class SequencePolicy(TokenPolicy):
         init_log_std: float = -0.5,
         horizon: int = 1,
         query_sizes: Sequence[int] = (),
+        tcp_token: bool = False,
     ) -> None:
         sizes = memory_size, memory_kwargs, token_size, head_sizes, init_log_std
-        super().__init__(obs_dim, action_dim, normalize_obs, memory, *sizes, query_sizes=query_sizes)
+        super().__init__(
+            obs_dim, action_dim, normalize_obs, memory, *sizes, query_sizes=query_sizes, tcp_token=tcp_token
+        )
         self.model = memory
         self.register_buffer("target_returns", torch.zeros(horizon))
         self.register_buffer("return_scale", torch.ones(()))
@@ -81,13 +84,14 @@ class SequencePolicy(TokenPolicy):
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> SequencePolicy:
         """From ``--memory-size``, ``--token-size``, ``--head-sizes`` and what ``args.model_kwargs`` returns."""
         cls.refuse_algorithm(args)
-        refuse_network_kwargs(args, "--token-size, --query-sizes, --head-sizes and the options of its model")
+        refuse_network_kwargs(
+            args, "--token-size, --query-sizes, --tcp-token, --head-sizes and the options of its model"
+        )
         cls.refuse_object_options(observation, args)
         sizes = args.memory_size, args.model_kwargs(), args.token_size, args.head_sizes, args.init_log_std
         try:
-            return cls(
-                observation, action, args.normalize_obs, args.sequence_model, *sizes, query_sizes=args.query_sizes
-            )
+            options = {"query_sizes": args.query_sizes, "tcp_token": args.tcp_token}
+            return cls(observation, action, args.normalize_obs, args.sequence_model, *sizes, **options)
         except ValueError as error:
             raise ArgumentError(f"--memory-size {args.memory_size} --heads {args.heads}: {error}") from error
 

@@ -12,7 +12,16 @@ from .arguments import ArgumentError
 from .critics import ValueScale, output_gain
 from .distributions import Distribution
 from .encoder import IMAGE_FEATURES, JOINED_VECTOR
-from .encoders import POSE_SIZE, ImpalaEncoder, TokenEncoder, TokenPooling, TokenReading, relu_mlp, token_features
+from .encoders import (
+    POSE_SIZE,
+    ImpalaEncoder,
+    TokenEncoder,
+    TokenPooling,
+    TokenReading,
+    relu_mlp,
+    token_at_tcp,
+    token_features,
+)
 from .memory import Memory, make_memory
 from .memory.contract import check_memory
 from .memory_arguments import named_memory_errors
@@ -51,6 +60,8 @@ class TokenPolicy(PolicyNetwork):
         head_sizes: widths of the hidden layers of actor and critic.
         query_sizes: widths of the hidden layers of what makes the queries to the objects; none: the queries are linear.
         init_log_std, exploration, normalize_returns: as `networks.ActorCritic`'s.
+        tcp_token: whether the token of what is at the tool centre point, see `encoders.token_at_tcp`, counts among the other
+            parts of the observation. Nothing changes without objects.
     """
 
     recurrent = True
@@ -71,12 +82,15 @@ class TokenPolicy(PolicyNetwork):
         exploration: str = "gaussian",
         normalize_returns: bool = False,
         query_sizes: Sequence[int] = (),
+        tcp_token: bool = False,
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs, image_encoder=_image_encoder)
         self.token_size, self.head_sizes, self.query_sizes = token_size, tuple(head_sizes), tuple(query_sizes)
         objects = [part for part in self.layout.parts if part.items]
         self.num_objects = objects[0].items if objects else 0
-        written = read = self.features  # sizes
+        self.tcp_token = tcp_token
+        others = self.features + (token_size if tcp_token and objects else 0)
+        written = read = others  # sizes
         if objects:
             features = objects[0].width // self.num_objects - POSE_SIZE
             self.tokens = TokenEncoder(features, token_size)
@@ -85,7 +99,7 @@ class TokenPolicy(PolicyNetwork):
         self.trunk = relu_mlp(written, (memory_size,))
         self.memory = self.make_memory(memory, memory_size, hidden_size=memory_size, **(memory_kwargs or {}))
         if objects:
-            looking = self.memory.output_size + self.features
+            looking = self.memory.output_size + others
             self.reading = TokenReading(looking, token_size, hidden=self.query_sizes)
             read += self.reading.outputs
         self.head_inputs = self.memory.output_size + read
@@ -103,7 +117,9 @@ class TokenPolicy(PolicyNetwork):
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> TokenPolicy:
         """From ``--memory``, ``--memory-size``, ``--memory-kwargs``, ``--token-size``, ``--head-sizes`` and so on."""
-        refuse_network_kwargs(args, "--memory, --memory-kwargs, --token-size, --query-sizes and --head-sizes")
+        refuse_network_kwargs(
+            args, "--memory, --memory-kwargs, --token-size, --query-sizes, --tcp-token and --head-sizes"
+        )
         refuse_options(args, "encoder_sizes")
         parts = {part.name: part for part in observation.parts}
         if OBJECTS in parts and not parts[OBJECTS].items:
@@ -113,7 +129,11 @@ class TokenPolicy(PolicyNetwork):
         sizes = args.token_size, args.head_sizes, args.init_log_std
         with named_memory_errors(args):
             # An algorithm from elsewhere may be older than this option.
-            options = {"query_sizes": getattr(args, "query_sizes", ()), **read_ppo_options(args)}
+            options: dict[str, Any] = {
+                "query_sizes": getattr(args, "query_sizes", ()),
+                "tcp_token": getattr(args, "tcp_token", False),
+            }
+            options |= read_ppo_options(args)
             network = cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
             check_memory(network.memory, args.read_memory_kwargs())
         return network
@@ -122,7 +142,7 @@ class TokenPolicy(PolicyNetwork):
     def refuse_object_options(observation: ObservationLayout, args: Any) -> None:
         """Raise ArgumentError where options for objects are set and the observation has none."""
         if OBJECTS not in {part.name for part in observation.parts}:
-            refuse_options(args, "token_size query_sizes", "where the observation has no objects")
+            refuse_options(args, "token_size query_sizes tcp_token", "where the observation has no objects")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:
@@ -147,6 +167,7 @@ class TokenPolicy(PolicyNetwork):
             "token_size": self.token_size,
             "head_sizes": list(self.head_sizes),
             "query_sizes": list(self.query_sizes),
+            "tcp_token": self.tcp_token,
         }
 
     def normalize(self, obs: Obs) -> Obs:
@@ -166,7 +187,10 @@ class TokenPolicy(PolicyNetwork):
         assert isinstance(normalized_obs, dict)
         objects = normalized_obs[TOKENS]
         others = self.encode({name: value for name, value in normalized_obs.items() if name != TOKENS})
-        return others, self.tokens(objects), objects[..., 0] > 0.5
+        tokens, visible = self.tokens(objects), objects[..., 0] > 0.5
+        if self.tcp_token:
+            others = torch.cat([others, token_at_tcp(objects, tokens, visible)], dim=-1)
+        return others, tokens, visible
 
     def write(self, embedded: Embedded) -> Tensor:
         """What the memory is given, x (..., H), for what `embed` returned."""

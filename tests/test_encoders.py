@@ -15,7 +15,7 @@ from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, save_policy
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.encoder import Encoder
-from mikasa_robo.baselines.encoders import ImpalaEncoder, TokenPooling, TokenReading, token_features
+from mikasa_robo.baselines.encoders import ImpalaEncoder, TokenPooling, TokenReading, token_at_tcp, token_features
 from mikasa_robo.baselines.memory import MEMORIES
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
@@ -51,10 +51,10 @@ def permuted(obs: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
     return {**obs, "objects": obs["objects"].unflatten(-1, (K, -1))[..., order, :].flatten(-2)}
 
 
-def policy(memory: str = "gru", images: bool = False, query_sizes: tuple[int, ...] = ()) -> TokenPolicy:
+def policy(memory: str = "gru", images: bool = False, **options: Any) -> TokenPolicy:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"memory_size": 16, "token_size": 16, "head_sizes": (32,), "query_sizes": query_sizes}
-    network = TokenPolicy(layout(images), 8, memory=memory, **sizes)
+    sizes: dict[str, Any] = {"memory_size": 16, "token_size": 16, "head_sizes": (32,)}
+    network = TokenPolicy(layout(images), 8, memory=memory, **sizes, **options)
     with torch.no_grad():
         for parameter in network.parameters():  # small last layers would hide differences
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -95,10 +95,13 @@ def test_a_token_tells_the_place_on_the_table_and_any_rotation() -> None:
         assert torch.allclose(tokens[..., 10 + 3 * column : 13 + 3 * column], turned, atol=1e-5)
 
 
-@pytest.mark.parametrize("query_sizes", [(), (24,)])
+@pytest.mark.parametrize("options", [{}, {"query_sizes": (24,)}, {"tcp_token": True}])
 @pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [1, 2, 3, 4, 0]])
-def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int], query_sizes: tuple[int, ...]) -> None:
-    network, obs = policy(query_sizes=query_sizes), observed(B)
+def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int], options: dict[str, Any]) -> None:
+    network, obs = policy(**options), observed(B)
+    obs["objects"] = obs["objects"].unflatten(-1, (K, -1))
+    obs["objects"][..., 1:4] *= 0.03  # some of them near the hand
+    obs["objects"], obs["joints"][:, -7:-4] = obs["objects"].flatten(-2), 0.0
     before, after = (network.embed(network.normalize(one)) for one in (obs, permuted(obs, order)))
     assert before[1] is not None
     assert after[1] is not None
@@ -151,9 +154,31 @@ def test_where_nothing_is_visible_the_empty_token_is_read() -> None:
         assert not torch.equal(pooling(tokens, some), pooling(tokens, hidden))
 
 
+def test_the_token_at_the_tcp_is_that_of_the_object_there() -> None:
+    tcp = torch.tensor([0.1, 0.2, 0.3, 1.0, 0, 0, 0])
+    objects = torch.zeros(3, 8 + C)
+    objects[:, :1], objects[:, 4] = 1.0, 1.0
+    objects[:, 1:4] = tcp[:3] + torch.tensor([[0.0, 0.0, 0.0], [0.06, 0.0, 0.0], [0.0, 0.2, 0.0]])
+    tokens, visible = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]]), torch.ones(3, dtype=torch.bool)
+
+    def at_tcp(objects: Tensor, visible: Tensor) -> Tensor:
+        return token_at_tcp(token_features(objects, tcp), tokens, visible)
+
+    # 1 at the hand, exp(-4) at 6 cm, as much as nothing has; the third is too far away to count
+    total = 1.0 + 2.0 * math.exp(-4.0)
+    assert torch.allclose(at_tcp(objects, visible), torch.tensor([1.0, math.exp(-4.0)]) / total, atol=1e-6)
+    assert torch.allclose(at_tcp(objects, torch.tensor([False, True, True])), torch.tensor([0.0, 0.5]), atol=1e-6)
+    assert at_tcp(objects, torch.tensor([False, False, True])).abs().max() < 1e-6, "nothing is near"
+    assert not at_tcp(objects, torch.zeros(3, dtype=torch.bool)).any(), "nothing is visible"
+    batch = objects.expand(2, 4, 3, 8 + C), visible.expand(2, 4, 3)
+    tokens = tokens.expand(2, 4, 3, 2)
+    tcp = tcp.expand(2, 4, 7)
+    assert at_tcp(*batch).shape == (2, 4, 2)
+
+
 @pytest.mark.parametrize("memory", sorted(MEMORIES))
 def test_step_by_step_equals_the_whole_sequence(memory: str) -> None:
-    network, obs = policy(memory), observed(S, B)
+    network, obs = policy(memory, tcp_token=memory == "gru"), observed(S, B)
     starts = torch.zeros(S, B, dtype=torch.bool)
     starts[0], starts[3, 1] = True, True
     with torch.no_grad():
@@ -168,8 +193,8 @@ def test_step_by_step_equals_the_whole_sequence(memory: str) -> None:
 
 
 def test_a_policy_comes_back_from_its_checkpoint(tmp_path: Path) -> None:
-    network = policy("lstm", images=True)
-    args = DAggerArgs(memory="lstm", memory_size=16, token_size=16, head_sizes=(32,))
+    network = policy("lstm", images=True, tcp_token=True)
+    args = DAggerArgs(memory="lstm", memory_size=16, token_size=16, head_sizes=(32,), tcp_token=True)
     save_policy(tmp_path / "a.pt", network, args, 7)
     again, obs = load_network(tmp_path / "a.pt"), observed(B, images=True)
     assert again.to_dict() == network.to_dict()

@@ -134,7 +134,12 @@ def test_networks_that_do_not_fit_are_refused(env: Any, folder: Path) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize(
-    ("option", "values"), [("--token-size 32", {"token_size": 32}), ("--query-sizes 8", {"query_sizes": (8,)})]
+    ("option", "values"),
+    [
+        ("--token-size 32", {"token_size": 32}),
+        ("--query-sizes 8", {"query_sizes": (8,)}),
+        ("--tcp-token", {"tcp_token": True}),
+    ],
 )
 def test_options_for_objects_need_objects(name: str, option: str, values: dict[str, Any]) -> None:
     args = get_algorithm(name).load_args_type()(**values)
@@ -247,6 +252,17 @@ def test_queries_with_a_hidden_layer(name: str, env: Any, folder: Path, tmp_path
     assert type(network).from_dict(described).to_dict() == described
     del described["query_sizes"]  # saved before there were any
     assert type(network).from_dict(described).to_dict()["query_sizes"] == []
+
+
+@every_algorithm
+def test_the_token_at_the_tcp(name: str, env: Any, folder: Path) -> None:
+    network, without = (made(name, env, folder, tcp_token=asked).network for asked in (True, False))
+    described = network.to_dict()
+    assert described["tcp_token"] is True
+    assert type(network).from_dict(described).to_dict() == described
+    assert network.head_inputs == without.head_inputs + network.token_size
+    del described["tcp_token"]  # saved before there was any
+    assert type(network).from_dict(described).to_dict()["tcp_token"] is False
 
 
 # ---------------------------------------------------------------------- acting

@@ -380,6 +380,7 @@ def test_ppo_goes_on_from_imitation_with_a_new_critic(imitated: Path, tmp_path: 
 def test_a_policy_older_than_an_option_of_its_network_can_be_gone_on_with(imitated: Path, tmp_path: Path) -> None:
     payload = read_policy(imitated)
     assert payload["network"].pop("query_sizes") == []
+    assert payload["network"].pop("tcp_token") is False
     old = tmp_path / "checkpoint.pt"
     save_checkpoint(old, payload)
     args = DAggerArgs(memory_size=16, token_size=16, head_sizes=(16,))
@@ -390,6 +391,9 @@ def test_a_policy_older_than_an_option_of_its_network_can_be_gone_on_with(imitat
     deep = TokenPolicy.from_dict({**payload["network"], "query_sizes": [8]})
     with pytest.raises(ArgumentError, match=r"has query_sizes \[\], and this run \[8\]"):
         start_from(deep, args, old, torch.device("cpu"))
+    other = TokenPolicy.from_dict({**payload["network"], "tcp_token": True})
+    with pytest.raises(ArgumentError, match=r"has tcp_token False, and this run True; .*; add --no-tcp-token"):
+        start_from(other, args, old, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
