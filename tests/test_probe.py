@@ -43,7 +43,7 @@ from mikasa_robo.tools.probe_play import (
     play_all,
     reset_at,
 )
-from mikasa_robo.tools.probe_readout import Recorder, _summary, accuracy, r_squared
+from mikasa_robo.tools.probe_readout import Recorder, _summary, accuracy, r_squared, read_out
 from mikasa_robo.tools.probe_swap import ACTED, MEMORY, NEITHER, NEVER, SIGHT, JudgedEnv, Swapped, match, swap
 
 TASK, N = "RememberColor3-v0", 20
@@ -481,6 +481,28 @@ def test_only_episodes_that_run_and_count_are_read(env: Any) -> None:
     rows = recorder.at(4)
     assert rows["state"][:, 0].tolist() == [0, *range(2, N), 0, 2]
     assert {len(value) for value in rows.values()} == {N + 1}
+
+
+def test_what_was_touched_is_read_out_where_episodes_differ_in_it() -> None:
+    n = 40
+    env = make("SeqOfColors3-v0", n, obs_mode="objects")
+    obs, _ = env.reset(seed=0)
+    task: Any = env.unwrapped
+    assert [part.name for part in cue_parts(task)] == ["is each candidate a target?", "was each candidate touched?"]
+    recorder = Recorder(task, [0, 30])
+    recorder.running(Batch(0, [*range(n)], n), torch.ones(n, dtype=torch.bool))
+    targets = task.task_state.is_target
+    recorder(0, obs, targets.float())
+    task.task_state.counted = targets & (torch.rand(targets.shape, generator=torch.Generator().manual_seed(0)) > 0.5)
+    recorder(30, obs, torch.cat([targets.float(), task.task_state.counted.float()], dim=1))
+    cue, touched = read_out(recorder, [0, 30], task)
+    env.close()
+    assert [row["t"] for row in cue["curve"]] == [0, 30]
+    assert min(row["state"] for row in cue["curve"]) > 0.95
+    assert [row["t"] for row in touched["curve"]] == [30], "before, nothing was touched in any episode"
+    assert touched["curve"][0]["state"] > 0.95
+    assert touched["curve"][0]["majority"] < 0.95
+    assert touched["classes"] == 2
 
 
 def test_episodes_are_played_once_each(env: Any) -> None:

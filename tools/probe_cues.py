@@ -87,8 +87,13 @@ class ChoiceCue(CueRule[ChoiceState]):
 
     def parts(self, task: Any, s: ChoiceState) -> list[CuePart]:
         if task.oracle_is_set:
-            return [CuePart("is each candidate a target?", s.is_target.to(torch.int64))]
-        return oracle_parts(task, s)
+            cue = [CuePart("is each candidate a target?", s.is_target.to(torch.int64))]
+        else:
+            cue = oracle_parts(task, s)
+        if s.target.shape[1] == 1:
+            return cue
+        # what was done is to be remembered, too
+        return [*cue, CuePart("was each candidate touched?", s.counted.to(torch.int64))]
 
 
 class ShellCue(CueRule[ShellState]):

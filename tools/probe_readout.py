@@ -77,19 +77,23 @@ def read_out(recorder: Recorder, times: Sequence[int], task: Any) -> list[dict[s
     """How well each part of the cue can be read out at each of ``times``, for JSON.
 
     The score is the accuracy of a logistic regression for class indices, and R² of a ridge regression for numbers, on
-    episodes that the model was not fitted to (5-fold cross-validation over episodes).
+    episodes that the model was not fitted to (5-fold cross-validation over episodes). Steps at which there is nothing to
+    tell apart, because a part is the same in all episodes, are left out.
     """
     results = []
     for k, part in enumerate(cue_parts(task)):
         curve = []
         for t in times:
             rows = recorder.at(t)
-            if rows and len(rows["state"]) >= LEAST_EPISODES:
-                curve.append({"t": t, **_scores(rows, rows[f"cue {k}"], part.discrete)})
+            if not rows or len(rows["state"]) < LEAST_EPISODES:
+                continue
+            values = rows[f"cue {k}"]
+            if (values != values[:1]).any():
+                curve.append({"t": t, **_scores(rows, values, part.discrete)})
         entry: dict[str, Any] = {"cue": part.name, "score": "accuracy" if part.discrete else "R2"}
         if part.discrete:
             # no curve: too few episodes were running
-            classes = int(recorder.at(curve[0]["t"])[f"cue {k}"].max()) + 1 if curve else 0
+            classes = max((int(recorder.at(row["t"])[f"cue {k}"].max()) + 1 for row in curve), default=0)
             entry |= {"classes": classes, "chance": 1 / classes if classes else None}
         else:
             entry["chance"] = 0.0
