@@ -26,6 +26,7 @@ __all__ = [
     "relu_mlp",
     "token_at_tcp",
     "token_features",
+    "token_sum",
 ]
 
 POSE_SIZE = 8
@@ -155,6 +156,15 @@ def token_at_tcp(objects: Tensor, tokens: Tensor, visible: Tensor) -> Tensor:
     scores = torch.cat([scores, torch.full_like(scores[..., :1], -NOTHING_NEAR)], dim=-1)
     weights = scores.softmax(dim=-1)[..., None, :-1]  # (..., 1, K)
     return (weights @ tokens).squeeze(-2)
+
+
+def token_sum(tokens: Tensor, visible: Tensor) -> Tensor:
+    """The sum (..., E) of the visible ones of the tokens (..., K, E), from which it is easy to learn what is there.
+
+    A set that is seen at once, such as the seven cubes of BunchOfColors7, is a sum of what stands for its members (Zaheer et
+    al., 2017, arXiv 1703.06114). From the softmax of `TokenPooling` it is learnt more slowly.
+    """
+    return (tokens * visible[..., None]).sum(dim=-2)
 
 
 class TokenPooling(nn.Module):

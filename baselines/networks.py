@@ -179,7 +179,7 @@ class RecurrentActorCritic(PolicyNetwork):
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> RecurrentActorCritic:
         """From ``--encoder-sizes``, ``--memory``, ``--memory-size`` (``--lstm-size``), ``--memory-kwargs`` and so on."""
         refuse_network_kwargs(args, "--encoder-sizes, --memory, --memory-kwargs and --head-sizes")
-        refuse_options(args, "token_size query_sizes tcp_token")
+        refuse_options(args, "token_size query_sizes tcp_token sum_token")
         sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
         options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
         with named_memory_errors(args):

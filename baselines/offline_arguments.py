@@ -65,6 +65,8 @@ class OfflineArgs(CommonArgs):
     """Widths of the hidden layers between memory and the queries to the objects; by default the queries are linear."""
     tcp_token: bool = False
     """Give the memory and the policy the token of the object at the hand as well, as `mikasa train bc` does."""
+    sum_token: bool = False
+    """Give the memory the sum of the objects' tokens as well, as `mikasa train bc` does."""
     oracle_weight: float = 0.0
     """Weight of an auxiliary loss: a linear read-out of what has to be remembered from the output of the policy's memory, as
     `mikasa train bc` has it. The policy is not changed by it."""

@@ -260,6 +260,8 @@ class RecurrentPPOArgs(PPOArgs, MemoryArgs):
     queries are linear."""
     tcp_token: bool = False
     """With --network tokens, give the memory, the actor and the critic the token of the object at the hand as well."""
+    sum_token: bool = False
+    """With --network tokens, give the memory the sum of the objects' tokens as well."""
     critic_obs: Literal["state"] | None = None
     """What the critic sees besides what the actor and the memory see: state, the full state of a robot task, or nothing.
     Only training needs it; the policy acts on --obs alone."""

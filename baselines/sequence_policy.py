@@ -34,8 +34,8 @@ class SequencePolicy(TokenPolicy):
     rewards tell what has to be remembered. At step t it is given ``target_returns[t]`` instead, see `set_targets`.
 
     Args:
-        obs_dim, action_dim, normalize_obs, memory_size, token_size, head_sizes, query_sizes, tcp_token, init_log_std: as
-            `TokenPolicy`'s.
+        obs_dim, action_dim, normalize_obs, memory_size, token_size, head_sizes, query_sizes, tcp_token, sum_token,
+            init_log_std: as `TokenPolicy`'s.
         memory: a name in `MODELS`.
         memory_kwargs: options of the model, without the size of actions.
         horizon: T, number of target returns.
@@ -60,11 +60,11 @@ class SequencePolicy(TokenPolicy):
         horizon: int = 1,
         query_sizes: Sequence[int] = (),
         tcp_token: bool = False,
+        sum_token: bool = False,
     ) -> None:
         sizes = memory_size, memory_kwargs, token_size, head_sizes, init_log_std
-        super().__init__(
-            obs_dim, action_dim, normalize_obs, memory, *sizes, query_sizes=query_sizes, tcp_token=tcp_token
-        )
+        options: dict[str, Any] = {"query_sizes": query_sizes, "tcp_token": tcp_token, "sum_token": sum_token}
+        super().__init__(obs_dim, action_dim, normalize_obs, memory, *sizes, **options)
         self.model = memory
         self.register_buffer("target_returns", torch.zeros(horizon))
         self.register_buffer("return_scale", torch.ones(()))
@@ -85,12 +85,12 @@ class SequencePolicy(TokenPolicy):
         """From ``--memory-size``, ``--token-size``, ``--head-sizes`` and what ``args.model_kwargs`` returns."""
         cls.refuse_algorithm(args)
         refuse_network_kwargs(
-            args, "--token-size, --query-sizes, --tcp-token, --head-sizes and the options of its model"
+            args, "--token-size, --query-sizes, --tcp-token, --sum-token, --head-sizes and the options of its model"
         )
         cls.refuse_object_options(observation, args)
         sizes = args.memory_size, args.model_kwargs(), args.token_size, args.head_sizes, args.init_log_std
         try:
-            options = {"query_sizes": args.query_sizes, "tcp_token": args.tcp_token}
+            options = {name: getattr(args, name) for name in ("query_sizes", "tcp_token", "sum_token")}
             return cls(observation, action, args.normalize_obs, args.sequence_model, *sizes, **options)
         except ValueError as error:
             raise ArgumentError(f"--memory-size {args.memory_size} --heads {args.heads}: {error}") from error

@@ -21,6 +21,7 @@ from .encoders import (
     relu_mlp,
     token_at_tcp,
     token_features,
+    token_sum,
 )
 from .memory import Memory, make_memory
 from .memory.contract import check_memory
@@ -62,6 +63,7 @@ class TokenPolicy(PolicyNetwork):
         init_log_std, exploration, normalize_returns: as `networks.ActorCritic`'s.
         tcp_token: whether the token of what is at the tool centre point, see `encoders.token_at_tcp`, counts among the other
             parts of the observation. Nothing changes without objects.
+        sum_token: whether the memory is given the sum of the visible tokens, too. Nothing changes without objects.
     """
 
     recurrent = True
@@ -83,19 +85,20 @@ class TokenPolicy(PolicyNetwork):
         normalize_returns: bool = False,
         query_sizes: Sequence[int] = (),
         tcp_token: bool = False,
+        sum_token: bool = False,
     ) -> None:
         super().__init__(obs_dim, action_dim, normalize_obs, image_encoder=_image_encoder)
         self.token_size, self.head_sizes, self.query_sizes = token_size, tuple(head_sizes), tuple(query_sizes)
         objects = [part for part in self.layout.parts if part.items]
         self.num_objects = objects[0].items if objects else 0
-        self.tcp_token = tcp_token
+        self.tcp_token, self.sum_token = tcp_token, sum_token
         others = self.features + (token_size if tcp_token and objects else 0)
         written = read = others  # sizes
         if objects:
             features = objects[0].width // self.num_objects - POSE_SIZE
             self.tokens = TokenEncoder(features, token_size)
             self.pooling = TokenPooling(token_size)
-            written += self.pooling.outputs
+            written += self.pooling.outputs + (token_size if sum_token else 0)
         self.trunk = relu_mlp(written, (memory_size,))
         self.memory = self.make_memory(memory, memory_size, hidden_size=memory_size, **(memory_kwargs or {}))
         if objects:
@@ -118,7 +121,7 @@ class TokenPolicy(PolicyNetwork):
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> TokenPolicy:
         """From ``--memory``, ``--memory-size``, ``--memory-kwargs``, ``--token-size``, ``--head-sizes`` and so on."""
         refuse_network_kwargs(
-            args, "--memory, --memory-kwargs, --token-size, --query-sizes, --tcp-token and --head-sizes"
+            args, "--memory, --memory-kwargs, --token-size, --query-sizes, --tcp-token, --sum-token and --head-sizes"
         )
         refuse_options(args, "encoder_sizes")
         parts = {part.name: part for part in observation.parts}
@@ -128,12 +131,13 @@ class TokenPolicy(PolicyNetwork):
         memory = args.memory, args.hidden_size, args.read_memory_kwargs()
         sizes = args.token_size, args.head_sizes, args.init_log_std
         with named_memory_errors(args):
-            # An algorithm from elsewhere may be older than this option.
+            # An algorithm from elsewhere may be older than these options.
             options: dict[str, Any] = {
                 "query_sizes": getattr(args, "query_sizes", ()),
                 "tcp_token": getattr(args, "tcp_token", False),
+                "sum_token": getattr(args, "sum_token", False),
+                **read_ppo_options(args),
             }
-            options |= read_ppo_options(args)
             network = cls(observation, action, args.normalize_obs, *memory, *sizes, **options)
             check_memory(network.memory, args.read_memory_kwargs())
         return network
@@ -142,7 +146,7 @@ class TokenPolicy(PolicyNetwork):
     def refuse_object_options(observation: ObservationLayout, args: Any) -> None:
         """Raise ArgumentError where options for objects are set and the observation has none."""
         if OBJECTS not in {part.name for part in observation.parts}:
-            refuse_options(args, "token_size query_sizes tcp_token", "where the observation has no objects")
+            refuse_options(args, "token_size query_sizes tcp_token sum_token", "where the observation has no objects")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:
@@ -168,6 +172,7 @@ class TokenPolicy(PolicyNetwork):
             "head_sizes": list(self.head_sizes),
             "query_sizes": list(self.query_sizes),
             "tcp_token": self.tcp_token,
+            "sum_token": self.sum_token,
         }
 
     def normalize(self, obs: Obs) -> Obs:
@@ -197,6 +202,8 @@ class TokenPolicy(PolicyNetwork):
         others, tokens, visible = embedded
         if tokens is not None and visible is not None:
             others = torch.cat([others, self.pooling(tokens, visible)], dim=-1)
+            if self.sum_token:
+                others = torch.cat([others, token_sum(tokens, visible)], dim=-1)
         written: Tensor = self.trunk(others)
         return written
 

@@ -15,7 +15,14 @@ from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, save_policy
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.encoder import Encoder
-from mikasa_robo.baselines.encoders import ImpalaEncoder, TokenPooling, TokenReading, token_at_tcp, token_features
+from mikasa_robo.baselines.encoders import (
+    ImpalaEncoder,
+    TokenPooling,
+    TokenReading,
+    token_at_tcp,
+    token_features,
+    token_sum,
+)
 from mikasa_robo.baselines.memory import MEMORIES
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout, ObservationPart
 from mikasa_robo.baselines.token_policy import TokenPolicy
@@ -95,7 +102,7 @@ def test_a_token_tells_the_place_on_the_table_and_any_rotation() -> None:
         assert torch.allclose(tokens[..., 10 + 3 * column : 13 + 3 * column], turned, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"query_sizes": (24,)}, {"tcp_token": True}])
+@pytest.mark.parametrize("options", [{}, {"query_sizes": (24,)}, {"tcp_token": True}, {"sum_token": True}])
 @pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [1, 2, 3, 4, 0]])
 def test_tokens_move_with_their_objects_and_what_is_read_stays(order: list[int], options: dict[str, Any]) -> None:
     network, obs = policy(**options), observed(B)
@@ -176,9 +183,22 @@ def test_the_token_at_the_tcp_is_that_of_the_object_there() -> None:
     assert at_tcp(*batch).shape == (2, 4, 2)
 
 
+def test_the_sum_is_of_the_visible_tokens_and_only_the_memory_is_given_it() -> None:
+    tokens = torch.tensor([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])
+    assert torch.equal(token_sum(tokens, torch.tensor([True, False, True])), torch.tensor([101.0, 202.0]))
+    assert torch.equal(token_sum(tokens, torch.zeros(3, dtype=torch.bool)), torch.zeros(2))
+    network, without, obs = policy(sum_token=True), policy(), observed(B)
+    assert network.head_inputs == without.head_inputs
+    others, tokens, visible = network.embed(network.normalize(obs))
+    assert tokens is not None
+    assert visible is not None
+    joined = torch.cat([others, network.pooling(tokens, visible), token_sum(tokens, visible)], dim=-1)
+    assert torch.equal(network.write((others, tokens, visible)), network.trunk(joined))
+
+
 @pytest.mark.parametrize("memory", sorted(MEMORIES))
 def test_step_by_step_equals_the_whole_sequence(memory: str) -> None:
-    network, obs = policy(memory, tcp_token=memory == "gru"), observed(S, B)
+    network, obs = policy(memory, tcp_token=memory == "gru", sum_token=memory == "gru"), observed(S, B)
     starts = torch.zeros(S, B, dtype=torch.bool)
     starts[0], starts[3, 1] = True, True
     with torch.no_grad():
@@ -193,8 +213,8 @@ def test_step_by_step_equals_the_whole_sequence(memory: str) -> None:
 
 
 def test_a_policy_comes_back_from_its_checkpoint(tmp_path: Path) -> None:
-    network = policy("lstm", images=True, tcp_token=True)
-    args = DAggerArgs(memory="lstm", memory_size=16, token_size=16, head_sizes=(32,), tcp_token=True)
+    network = policy("lstm", images=True, tcp_token=True, sum_token=True)
+    args = DAggerArgs(memory="lstm", memory_size=16, token_size=16, head_sizes=(32,), tcp_token=True, sum_token=True)
     save_policy(tmp_path / "a.pt", network, args, 7)
     again, obs = load_network(tmp_path / "a.pt"), observed(B, images=True)
     assert again.to_dict() == network.to_dict()

@@ -629,6 +629,7 @@ def test_layers_with_which_ppo_does_not_compute_what_it_recorded(layer: torch.nn
         ("--memory gtrxl --memory-kwargs gate_bias=abc", "--memory gtrxl gate_bias=abc: "),
         ("--query-sizes 8", "--query-sizes 8 does nothing with --network recurrent; leave it out"),
         ("--tcp-token", "--tcp-token does nothing with --network recurrent; leave it out"),
+        ("--sum-token", "--sum-token does nothing with --network recurrent; leave it out"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_made(

@@ -139,6 +139,7 @@ def test_networks_that_do_not_fit_are_refused(env: Any, folder: Path) -> None:
         ("--token-size 32", {"token_size": 32}),
         ("--query-sizes 8", {"query_sizes": (8,)}),
         ("--tcp-token", {"tcp_token": True}),
+        ("--sum-token", {"sum_token": True}),
     ],
 )
 def test_options_for_objects_need_objects(name: str, option: str, values: dict[str, Any]) -> None:
@@ -255,14 +256,15 @@ def test_queries_with_a_hidden_layer(name: str, env: Any, folder: Path, tmp_path
 
 
 @every_algorithm
-def test_the_token_at_the_tcp(name: str, env: Any, folder: Path) -> None:
-    network, without = (made(name, env, folder, tcp_token=asked).network for asked in (True, False))
+@pytest.mark.parametrize("option", ["tcp_token", "sum_token"])
+def test_more_tokens_for_the_memory(name: str, option: str, env: Any, folder: Path) -> None:
+    network, without = (made(name, env, folder, **{option: asked}).network for asked in (True, False))
     described = network.to_dict()
-    assert described["tcp_token"] is True
+    assert described[option] is True
     assert type(network).from_dict(described).to_dict() == described
-    assert network.head_inputs == without.head_inputs + network.token_size
-    del described["tcp_token"]  # saved before there was any
-    assert type(network).from_dict(described).to_dict()["tcp_token"] is False
+    assert network.trunk[0].in_features == without.trunk[0].in_features + network.token_size
+    del described[option]  # saved before there was any
+    assert type(network).from_dict(described).to_dict()[option] is False
 
 
 # ---------------------------------------------------------------------- acting

@@ -381,6 +381,7 @@ def test_a_policy_older_than_an_option_of_its_network_can_be_gone_on_with(imitat
     payload = read_policy(imitated)
     assert payload["network"].pop("query_sizes") == []
     assert payload["network"].pop("tcp_token") is False
+    assert payload["network"].pop("sum_token") is False
     old = tmp_path / "checkpoint.pt"
     save_checkpoint(old, payload)
     args = DAggerArgs(memory_size=16, token_size=16, head_sizes=(16,))
