@@ -111,6 +111,7 @@ def _train(
     if saved is None and dist.is_main:
         require_free(run_dir)
     start = time.monotonic()
+    made_by = provenance(command)  # of the code that is loaded: files may change until the end of the run
     with contextlib.ExitStack() as stack:
         try:
             step = 0 if saved is None else saved["step"]
@@ -183,7 +184,7 @@ def _train(
         "final": {"first_seed": args.final_eval_seed, "episodes": plan.final_episodes, **final.summary()},
         "best_during_training": run.best,
         "args": args.to_dict(),
-        **provenance(command),
+        **made_by,
     }
     write_atomically(run_dir / "final_eval.json", (json.dumps(result, indent=2) + "\n").encode())
     log.info("final evaluation, %s", final.describe())

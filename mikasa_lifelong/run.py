@@ -61,6 +61,7 @@ def run(args: RunArgs, command: Sequence[str]) -> dict[str, Any]:
     folder = args.folder
     if args.resume is None:
         require_free(folder)
+    made_by = provenance(command)  # of the code that is loaded: files may change until the end of the run
     stream = TaskStream(args.stream_row, args.data)
     for k in range(len(stream)):  # what cannot be built is found before there is a folder
         stream.dataset(k, args.seed)
@@ -75,7 +76,7 @@ def run(args: RunArgs, command: Sequence[str]) -> dict[str, Any]:
         if args.resume is not None:  # read under the lock: a process that still trains there would write newer ones
             loop.load(read_saved(folder))
         loop.go()
-        result = {**result_of(loop.record), **provenance(command)}
+        result = {**result_of(loop.record), **made_by}
         write_atomically(folder / RESULT_FILE, (json.dumps(result, indent=2) + "\n").encode())
     return result
 

@@ -258,6 +258,17 @@ def test_longer_episodes_than_those_of_the_table_are_played_to_their_end(tmp_pat
     assert result(tmp_path / "run")["final"]["length"] == 41
 
 
+def test_a_result_names_the_revision_that_the_run_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = tmp_path / "run"
+
+    def provenance(command: Any) -> dict[str, Any]:
+        return {"git": {"revision": "a later one" if run_dir.exists() else "that of the code", "dirty": False}}
+
+    monkeypatch.setattr(training, "provenance", provenance)
+    assert train(ppo_mlp, run_dir, *MAZE) == 0
+    assert result(run_dir)["git"]["revision"] == "that of the code"
+
+
 def test_a_report_keeps_tasks_with_other_arguments_apart(tmp_path: Path) -> None:
     for length in ("2", "3"):
         assert train(ppo_mlp, tmp_path / "runs" / length, *MAZE, "--env-kwargs", f"corridor_length={length}") == 0
