@@ -4,7 +4,8 @@ An ``objects`` observation is a set: the order of its rows says nothing, and a t
 lies now. An MLP of the joined rows would have to learn that for each row anew. Here every object becomes a token by the
 same MLP, and attention reads the tokens: `TokenPooling` by queries that are learned, for what goes into a memory, and
 `TokenReading` by a query from what the memory holds, for what is done now. Neither depends on the order of the objects,
-see Zaheer et al., 2017, arXiv 1703.06114, and Lee et al., 2019, arXiv 1810.00825.
+see Zaheer et al., 2017, arXiv 1703.06114, and Lee et al., 2019, arXiv 1810.00825. A policy can have two more summaries,
+`token_at_tcp` and `token_sum`.
 
 K is the number of objects, C the number of features that say what an object is (see `core.observations.object_view`),
 E the size of a token.

@@ -186,7 +186,10 @@ class TokenPolicy(PolicyNetwork):
         return {**others, TOKENS: token_features(objects, obs[JOINTS][..., -7:])}
 
     def embed(self, normalized_obs: Obs) -> Embedded:
-        """The other parts (..., F), and where there are objects the tokens (..., K, E) and which are visible (..., K)."""
+        """The other parts (..., F), and where there are objects the tokens (..., K, E) and which are visible (..., K).
+
+        With ``tcp_token`` the other parts end with the token at the TCP: (..., F + E).
+        """
         if not self.num_objects:
             return self.encode(normalized_obs), None, None
         assert isinstance(normalized_obs, dict)
