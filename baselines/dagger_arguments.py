@@ -56,7 +56,7 @@ class ImitationArgs(MemoryArgs):
     with several targets need one: what to look for then depends on the cue and on what was touched already."""
     tcp_token: bool = False
     """Give the memory and the policy the token of the object at the hand as well. A memory that has to keep count of what
-    was touched, as in tasks with several targets, hardly learns it otherwise."""
+    was touched, as in BunchOfColors and SeqOfColors, hardly learns it otherwise."""
     sum_token: bool = False
     """Give the memory the sum of the objects' tokens as well. It learns sooner which objects a large set has that is seen at
     once, as in BunchOfColors."""

@@ -36,8 +36,8 @@ REACH = 0.3
 """Distance that becomes 1, m: about the size of the part of the table that is used."""
 NEAR = 0.03
 """Distances beyond this many metres all look alike in the fine part of a position: what an object's size asks for."""
-NOTHING_NEAR = 4.0
-"""Squared distance, in units of `NEAR`, at which an object counts as much as nothing at all: 6 cm."""
+EMPTY_AT = 0.06
+"""In `token_at_tcp` the empty token weighs as much as an object at this distance from the TCP, m."""
 GEOMETRY = 1 + 3 + 3 + 3 + 6
 """Numbers of a token that tell whether and where an object is."""
 
@@ -141,7 +141,7 @@ def token_at_tcp(objects: Tensor, tokens: Tensor, visible: Tensor) -> Tensor:
     """The token of what is at the tool centre point: a mean over the visible tokens, weighted by how near they are.
 
     It tells a memory which object the hand touches. The queries of `TokenPooling` could learn that too, but they begin with
-    about equal weights for all objects, and in tasks with several targets they did not (docs/results/README.md).
+    about equal weights for all objects, and in BunchOfColors and SeqOfColors they did not (docs/results/README.md).
 
     Args:
         objects: (..., K, 16 + C) of `token_features`.
@@ -149,12 +149,12 @@ def token_at_tcp(objects: Tensor, tokens: Tensor, visible: Tensor) -> Tensor:
         visible: (..., K) bool.
 
     Returns:
-        (..., E): the mean with weights exp(-(d / `NEAR`)²) in the distance d to the TCP, where "nothing" takes part with
-        zeros and the weight exp(-`NOTHING_NEAR`). Zeros where nothing is visible.
+        (..., E): the mean with weights exp(-(d / `NEAR`)²) in the distance d to the TCP. An empty token of zeros takes part
+        as if it were at `EMPTY_AT`. Zeros where nothing is visible.
     """
     distance = (objects[..., 1:4] * (REACH / NEAR)).square().sum(dim=-1)
     scores = (-distance).masked_fill(~visible, -torch.inf)
-    scores = torch.cat([scores, torch.full_like(scores[..., :1], -NOTHING_NEAR)], dim=-1)
+    scores = torch.cat([scores, torch.full_like(scores[..., :1], -((EMPTY_AT / NEAR) ** 2))], dim=-1)
     weights = scores.softmax(dim=-1)[..., None, :-1]  # (..., 1, K)
     return (weights @ tokens).squeeze(-2)
 

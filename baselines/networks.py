@@ -22,7 +22,14 @@ from .encoder import mlp
 from .memory import Memory, make_memory
 from .memory.contract import check_memory, check_state_device
 from .memory_arguments import named_memory_errors
-from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
+from .policy_network import (
+    PPO_OPTIONS,
+    TOKEN_OPTIONS,
+    PolicyNetwork,
+    read_ppo_options,
+    refuse_network_kwargs,
+    refuse_options,
+)
 from .protocol import Network, Setup
 from .registry import get_memory, get_network
 from .spaces import ActionLayout, Obs, ObservationLayout, State, batch_size
@@ -179,7 +186,7 @@ class RecurrentActorCritic(PolicyNetwork):
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> RecurrentActorCritic:
         """From ``--encoder-sizes``, ``--memory``, ``--memory-size`` (``--lstm-size``), ``--memory-kwargs`` and so on."""
         refuse_network_kwargs(args, "--encoder-sizes, --memory, --memory-kwargs and --head-sizes")
-        refuse_options(args, "token_size query_sizes tcp_token sum_token")
+        refuse_options(args, TOKEN_OPTIONS)
         sizes = args.encoder_sizes, args.hidden_size, args.head_sizes
         options = args.normalize_obs, args.init_log_std, args.memory, args.read_memory_kwargs()
         with named_memory_errors(args):

@@ -19,7 +19,14 @@ from .encoder import JOINED_VECTOR, Encoder
 from .exploration import StdHead
 from .spaces import ActionLayout, Obs, ObservationLayout
 
-__all__ = ["PPO_OPTIONS", "PolicyNetwork", "read_ppo_options", "refuse_network_kwargs", "refuse_options"]
+__all__ = [
+    "PPO_OPTIONS",
+    "TOKEN_OPTIONS",
+    "PolicyNetwork",
+    "read_ppo_options",
+    "refuse_network_kwargs",
+    "refuse_options",
+]
 
 PPO_OPTIONS = frozenset(
     {
@@ -31,6 +38,8 @@ PPO_OPTIONS = frozenset(
     }
 )
 """What `PolicyNetwork.ppo_options` may hold. That of a network without memory may hold "--fine-inputs", too."""
+TOKEN_OPTIONS = "token_size query_sizes tcp_token sum_token"
+"""Fields of the arguments that only a network reads whose objects are tokens, separated by spaces."""
 
 
 class _CopyOutput:

@@ -26,7 +26,14 @@ from .encoders import (
 from .memory import Memory, make_memory
 from .memory.contract import check_memory
 from .memory_arguments import named_memory_errors
-from .policy_network import PPO_OPTIONS, PolicyNetwork, read_ppo_options, refuse_network_kwargs, refuse_options
+from .policy_network import (
+    PPO_OPTIONS,
+    TOKEN_OPTIONS,
+    PolicyNetwork,
+    read_ppo_options,
+    refuse_network_kwargs,
+    refuse_options,
+)
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State
 
@@ -146,7 +153,7 @@ class TokenPolicy(PolicyNetwork):
     def refuse_object_options(observation: ObservationLayout, args: Any) -> None:
         """Raise ArgumentError where options for objects are set and the observation has none."""
         if OBJECTS not in {part.name for part in observation.parts}:
-            refuse_options(args, "token_size query_sizes tcp_token sum_token", "where the observation has no objects")
+            refuse_options(args, TOKEN_OPTIONS, "where the observation has no objects")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenPolicy:

@@ -177,10 +177,9 @@ def test_the_token_at_the_tcp_is_that_of_the_object_there() -> None:
     assert torch.allclose(at_tcp(objects, torch.tensor([False, True, True])), torch.tensor([0.0, 0.5]), atol=1e-6)
     assert at_tcp(objects, torch.tensor([False, False, True])).abs().max() < 1e-6, "nothing is near"
     assert not at_tcp(objects, torch.zeros(3, dtype=torch.bool)).any(), "nothing is visible"
-    batch = objects.expand(2, 4, 3, 8 + C), visible.expand(2, 4, 3)
-    tokens = tokens.expand(2, 4, 3, 2)
-    tcp = tcp.expand(2, 4, 7)
-    assert at_tcp(*batch).shape == (2, 4, 2)
+    batch = token_features(objects.expand(2, 4, 3, 8 + C), tcp.expand(2, 4, 7))
+    at_each = token_at_tcp(batch, tokens.expand(2, 4, 3, 2), visible.expand(2, 4, 3))
+    assert torch.equal(at_each, at_tcp(objects, visible).expand(2, 4, 2))
 
 
 def test_the_sum_is_of_the_visible_tokens_and_only_the_memory_is_given_it() -> None:

@@ -54,6 +54,17 @@ def words_of(learner: str, run_dir: Path, **changes: Any) -> list[str]:
     return words
 
 
+def test_a_result_names_the_revision_that_the_run_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = tmp_path / "run"
+
+    def provenance(command: Any) -> dict[str, Any]:
+        return {"git": {"revision": "a later one" if run_dir.exists() else "that of the code"}}
+
+    monkeypatch.setattr("mikasa_lifelong.run.provenance", provenance)
+    assert main(["run", *words_of("sequential", run_dir)]) == 0
+    assert json.loads((run_dir / "final_eval.json").read_text())["git"]["revision"] == "that of the code"
+
+
 def play(words: list[str], what: str, count: int) -> None:
     """`mikasa lifelong run` that ends by SIGKILL in call number ``count`` of the learner's ``step`` or ``end``, or of an
     evaluation (``evaluate``), before anything comes of it."""

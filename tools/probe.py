@@ -452,7 +452,7 @@ def describe(content: Mapping[str, Any]) -> str:
             lines.append(f"{name}: worst at t = {worst['t']}, {shown(worst)}")
     for part in readout.get("parts", ()):
         if part["best"] is None:
-            lines.append(f"read-out of {part['cue']}: too few episodes")
+            lines.append(f"read-out of {part['cue']}: too few episodes, or the same in all of them")
             continue
         when = "not written" if part["written_at"] is None else f"written at t = {part['written_at']}"
         lines.append(

@@ -126,7 +126,7 @@ def _draw_readout(axes: Any, content: Mapping[str, Any]) -> None:
     if axes.lines:
         axes.legend(fontsize="small")
     else:
-        axes.text(0.5, 0.5, "too few episodes", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "too few episodes, or all alike", ha="center", va="center", transform=axes.transAxes)
 
 
 def _draw_arms(axes: Any, content: Mapping[str, Any]) -> None:

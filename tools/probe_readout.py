@@ -92,7 +92,7 @@ def read_out(recorder: Recorder, times: Sequence[int], task: Any) -> list[dict[s
                 curve.append({"t": t, **_scores(rows, values, part.discrete)})
         entry: dict[str, Any] = {"cue": part.name, "score": "accuracy" if part.discrete else "R2"}
         if part.discrete:
-            # no curve: too few episodes were running
+            # no curve: too few episodes were running, or they did not differ
             classes = max((int(recorder.at(row["t"])[f"cue {k}"].max()) + 1 for row in curve), default=0)
             entry |= {"classes": classes, "chance": 1 / classes if classes else None}
         else:
