@@ -503,6 +503,7 @@ def test_what_was_touched_is_read_out_where_episodes_differ_in_it() -> None:
     assert touched["curve"][0]["state"] > 0.95
     assert touched["curve"][0]["majority"] < 0.95
     assert touched["classes"] == 2
+    assert (cue["changes"], touched["changes"], touched["written_at"]) == (False, True, None)
 
 
 def test_episodes_are_played_once_each(env: Any) -> None:

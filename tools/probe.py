@@ -454,7 +454,10 @@ def describe(content: Mapping[str, Any]) -> str:
         if part["best"] is None:
             lines.append(f"read-out of {part['cue']}: too few episodes, or the same in all of them")
             continue
-        when = "not written" if part["written_at"] is None else f"written at t = {part['written_at']}"
+        if part["changes"]:
+            when = "changes in the episode"
+        else:
+            when = "not written" if part["written_at"] is None else f"written at t = {part['written_at']}"
         lines.append(
             f"read-out of {part['cue']}: {when}, {part['score']} at best {part['best']:.2f}, last {part['last']:.2f}"
         )

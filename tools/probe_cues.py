@@ -31,6 +31,8 @@ class CuePart:
 
     name: str
     values: Tensor
+    changes: bool = False
+    """Whether it changes within an episode, so that there is no step at which it is written."""
 
     @property
     def discrete(self) -> bool:
@@ -93,7 +95,7 @@ class ChoiceCue(CueRule[ChoiceState]):
         if s.target.shape[1] == 1:
             return cue
         # what was done is to be remembered, too
-        return [*cue, CuePart("was each candidate touched?", s.counted.to(torch.int64))]
+        return [*cue, CuePart("was each candidate touched?", s.counted.to(torch.int64), changes=True)]
 
 
 class ShellCue(CueRule[ShellState]):

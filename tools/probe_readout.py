@@ -97,7 +97,10 @@ def read_out(recorder: Recorder, times: Sequence[int], task: Any) -> list[dict[s
             entry |= {"classes": classes, "chance": 1 / classes if classes else None}
         else:
             entry["chance"] = 0.0
-        results.append({**entry, **_summary(curve), "curve": curve})
+        entry |= {"changes": part.changes, **_summary(curve)}
+        if part.changes:
+            entry["written_at"] = None
+        results.append({**entry, "curve": curve})
     return results
 
 
