@@ -309,7 +309,9 @@ class Imitation(EpisodeLearner):
             What the log says of it.
         """
         args, network = self.args, self.network
-        head = FrameHead(network.features, network.action_dim, oracle[0], len(self.task.objects)).to(network.device)
+        candidates = len(self.task.objects)
+        head = FrameHead(network.features, network.action_dim, oracle[0], candidates, args.oracle_as_set)
+        head.to(network.device)
         head.readout.normalizer.update(oracle.float())
         episodes = list(self.buffer.episodes)
         updates = args.pretraining_updates(sum(len(episode["labels"]) for episode in episodes))

@@ -41,18 +41,21 @@ class FrameHead(nn.Module):
         actions: size of an action.
         oracle: (N, d) an example of what has to be remembered.
         classes: number of values of it, where these are whole numbers.
+        as_set: neither tell nor ask for the order of these whole numbers; see `OracleReadout`.
     """
 
-    def __init__(self, features: int, actions: int, oracle: Tensor, classes: int) -> None:
+    def __init__(self, features: int, actions: int, oracle: Tensor, classes: int, as_set: bool = False) -> None:
         super().__init__()
-        self.readout = OracleReadout(features, oracle, classes)
-        told = self.readout.size * (classes if self.readout.discrete else 1)
+        self.readout = OracleReadout(features, oracle, classes, as_set)
+        told = self.readout.linear.out_features
         self.actor = relu_mlp(features + told, (256, 256), actions)
 
     def act(self, encoded: Tensor, oracle: Tensor) -> Tensor:
         """Actions (M, A) for encoded observations (M, F), told what has to be remembered (M, d)."""
         readout = self.readout
-        if readout.discrete:
+        if readout.as_set:
+            told = readout.members(oracle)
+        elif readout.discrete:
             told = nn.functional.one_hot(oracle.long(), readout.classes).flatten(1).float()
         else:
             told = readout.normalizer(oracle.float())

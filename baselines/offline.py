@@ -31,6 +31,7 @@ from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
 from .offline_arguments import DTArgs, OfflineArgs, RATEArgs, SequenceArgs
 from .protocol import Setup
+from .readouts import require_set
 from .registry import get_network
 from .sequence_policy import ACTION_BEFORE, RETURN_TO_GO, SequencePolicy
 from .spaces import Obs, ObservationLayout
@@ -64,6 +65,7 @@ class Offline(EpisodeLearner):
         reward_mode = dataset.info.env_kwargs.get("reward_mode")
         if args.reward == "dense" and reward_mode == "sparse":  # of a checkpoint that was trained with it
             raise ArgumentError(f"--reward dense: --dataset {folder} has sparse rewards; use --reward success")
+        require_set(args, task)  # before all episodes are read
         self.dataset_digest = dataset_digest(dataset)
         episodes = read_dataset(dataset, args, parts, task, self.convert)
         oracle = None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .encoder import ObservationNormalizer
 from .option_words import ArgumentError
 
-__all__ = ["CountedReadout", "OracleReadout", "make_oracle_readout"]
+__all__ = ["CountedReadout", "OracleReadout", "make_oracle_readout", "require_set"]
 
 
 class OracleReadout(nn.Module):
@@ -41,7 +41,7 @@ class OracleReadout(nn.Module):
         """
         told = self.linear(y)
         if self.as_set:
-            members = torch.zeros_like(told).scatter(1, oracle.long(), 1.0)
+            members = self.members(oracle)
             loss = nn.functional.binary_cross_entropy_with_logits(told, members, reduction="none")
             # summed over the classes and divided by d, so that its scale is near that of the loss below
             return loss.sum(dim=-1) / self.size, ((told > 0) == members.bool()).all(dim=-1).float()
@@ -52,6 +52,10 @@ class OracleReadout(nn.Module):
             return loss.view(-1, self.size).mean(dim=-1), right.float()
         error = (told - self.normalizer(oracle)).square().mean(dim=-1)
         return error, (error < 0.1).float().detach()
+
+    def members(self, oracle: Tensor) -> Tensor:
+        """1 for each whole number that is in the oracle (M, d), 0 for the others: (M, classes) float."""
+        return torch.zeros(len(oracle), self.classes, device=oracle.device).scatter(1, oracle.long(), 1.0)
 
 
 def make_oracle_readout(args: Any, task: Any, oracle: Tensor, inputs: int) -> OracleReadout:
@@ -64,14 +68,24 @@ def make_oracle_readout(args: Any, task: Any, oracle: Tensor, inputs: int) -> Or
         inputs: size of the output of the memory.
 
     Raises:
-        ArgumentError: ``--oracle-as-set`` is given, and the order matters in the task or there is nothing to order.
+        ArgumentError: see `require_set`.
+    """
+    require_set(args, task)
+    return OracleReadout(inputs, oracle, len(task.objects), args.oracle_as_set)
+
+
+def require_set(args: Any, task: Any) -> None:
+    """Raise ArgumentError for ``--oracle-as-set`` where the order matters in the task or there is nothing to order.
+
+    Args:
+        args: of the run: env_id and oracle_as_set.
+        task: the environments.
     """
     if args.oracle_as_set and not task.oracle_is_set:
         raise ArgumentError(
             f"--oracle-as-set cannot be used: what has to be remembered in {args.env_id} is no set of targets; leave it "
             "out (it is for BunchOfColors and SeqOfColors)"
         )
-    return OracleReadout(inputs, oracle, len(task.objects), args.oracle_as_set)
 
 
 class CountedReadout(nn.Module):

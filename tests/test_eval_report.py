@@ -53,6 +53,7 @@ from mikasa_robo.tools.report import (
     write_report,
 )
 from mikasa_robo.tools.report import main as report_main
+from mikasa_robo.tools.runs import settings_that_differ
 
 __all__ = ["own_task"]  # a fixture
 
@@ -126,6 +127,24 @@ def test_the_episodes_are_the_same_whatever_the_number_of_environments(runs: Pat
             assert other[name] == found[0][name]
     assert len(found[0]["returns"]) == 100
     assert len(set(found[0]["returns"])) > 50, "different episodes, or the comparison shows little"
+
+
+def test_the_revision_is_read_before_anything_is_played(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def provenance(command: Any) -> dict[str, Any]:
+        order.append("provenance")
+        return {"git": None}
+
+    def noted(args: CommonArgs) -> Factory:
+        order.append("environments")
+        return ReachEnv
+
+    monkeypatch.setattr("mikasa_robo.baselines.loggers.provenance", provenance)
+    evaluate_checkpoints(Args(checkpoints(runs, 1), episodes=2, out=tmp_path / "e.json"), make_factory=noted)
+    assert order == ["provenance", "environments"]
 
 
 def test_it_plays_what_the_final_evaluation_of_training_played(runs: Path, tmp_path: Path) -> None:
@@ -738,6 +757,17 @@ def test_evaluations_stand_beside_the_training_runs(runs: Path, tmp_path: Path) 
     assert row[2:4] == ["3", "16"]
     assert row[8] == f"{told['mean']:.2f} ± {told['standard_error']:.2f}"
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.html", "report.md", "runs.csv"]
+
+
+def test_an_argument_that_older_runs_lack_differs_where_it_is_switched_on() -> None:
+    older = {"learning_rate": 1e-3, "seed": 1}
+    off: Any
+    for off in (False, None, 0, []):
+        assert settings_that_differ([older, older | {"new": off, "seed": 2}]) == []
+    for on in (True, 0.3, ["a"]):
+        assert settings_that_differ([older, older | {"new": on}]) == ["new"]
+    assert settings_that_differ([older | {"new": False}, older | {"new": True}]) == ["new"]
+    assert settings_that_differ([older | {"new": None}, older | {"new": 0}]) == ["new"], "both told something"
 
 
 def test_a_report_says_in_what_runs_differ_and_what_cannot_be_averaged(runs: Path, tmp_path: Path) -> None:

@@ -125,6 +125,23 @@ def test_pretraining_teaches_the_encoder_alone() -> None:
         assert head.readout(encoded[cue], frames["oracle"][cue])[1].mean() == 1.0
 
 
+def test_a_set_of_targets_is_told_without_its_order() -> None:
+    head = FrameHead(4, 1, torch.tensor([[0, 2]]), 3, as_set=True)
+    assert head.readout.linear.out_features == 3
+    encoded, one, reversed_, other = (
+        torch.randn(5, 4),
+        *(torch.tensor([pair] * 5) for pair in ([0, 2], [2, 0], [0, 1])),
+    )
+    assert torch.equal(head.act(encoded, one), head.act(encoded, reversed_))
+    assert not torch.equal(head.act(encoded, one), head.act(encoded, other))
+    ordered = FrameHead(4, 1, torch.tensor([[0, 2]]), 3)
+    assert not torch.equal(ordered.act(encoded, one), ordered.act(encoded, reversed_))
+
+    frames = {"carried": torch.zeros(5, dtype=torch.bool), "known": torch.zeros(5, dtype=torch.bool)}
+    losses = [head.loss(encoded, {**frames, "oracle": told}, 0.5) for told in (one, reversed_, other)]
+    assert losses[0] == losses[1] != losses[2]
+
+
 def test_fixed_encoders_are_not_changed_by_other_steps() -> None:
     network = policy()
     learner = Learner(network, None)
@@ -169,9 +186,11 @@ def test_what_cannot_be_used_is_named(
 
 def test_when_and_how_long_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
+    heads: list[FrameHead] = []
 
     def counted(network: Any, head: Any, shown: Any, updates: int, args: Any, generator: Any) -> torch.Tensor:
         asked.append(updates)
+        heads.append(head)
         return torch.zeros(updates)
 
     monkeypatch.setattr("mikasa_robo.baselines.dagger.pretrain_images", counted)
@@ -205,6 +224,12 @@ def test_when_and_how_long_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     many.buffer.episodes.extend(episodes(10) * 200)
     many.pretrain(torch.zeros(1, 4, 1, dtype=torch.int64))
     assert asked[-1] == 1000
+
+    assert not heads[-1].readout.as_set
+    unordered = algorithm(oracle_weight=0.3, oracle_as_set=True)
+    unordered.buffer.episodes.extend(episodes(10))
+    unordered.pretrain(torch.zeros(1, 4, 1, dtype=torch.int64))
+    assert heads[-1].readout.as_set
 
 
 def test_a_dataset_becomes_features_where_the_policy_came_after_it() -> None:

@@ -230,10 +230,18 @@ def test_a_read_out_needs_a_weight_of_at_least_0(folder: Path) -> None:
             get_algorithm(name).load_args_type()(dataset=str(folder), oracle_as_set=True).check()
 
 
-def test_what_is_no_set_is_not_told_as_one(env: Any, folder: Path) -> None:
+def test_what_is_no_set_is_not_told_as_one(env: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+
+    def read_dataset(*given: Any) -> list[Any]:
+        read.append(given)
+        return []
+
+    monkeypatch.setattr("mikasa_robo.baselines.offline.read_dataset", read_dataset)
     for name in ("dt", "rate", "iql"):
         with pytest.raises(ArgumentError, match=f"--oracle-as-set cannot be used: .* {ENV_ID} is no set of targets"):
             made(name, env, folder, oracle_weight=1.0, oracle_as_set=True)
+    assert not read, "the episodes were read first"
 
 
 @every_algorithm

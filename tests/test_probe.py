@@ -641,12 +641,24 @@ def test_the_file_has_the_hash_of_the_policy_that_was_probed(
         return checkpoint
 
     monkeypatch.setattr(probe_module, "check", check_and_train_on)
-    monkeypatch.setattr(probe_module, "probe", lambda subject, **options: {})
+    order: list[str] = []
+
+    def provenance(command: Any) -> dict[str, Any]:
+        order.append("provenance")
+        return {}
+
+    def probe(subject: Any, **options: Any) -> dict[str, Any]:
+        order.append("probe")
+        return {}
+
+    monkeypatch.setattr("mikasa_robo.baselines.loggers.provenance", provenance)
+    monkeypatch.setattr(probe_module, "probe", probe)
     monkeypatch.setattr("mikasa_robo.tools.probe_figure.draw", lambda content: b"")
     args = probe_module.Args(file, episodes=10, num_envs=2, out=tmp_path / "probe.json")
     content = probe_module.probe_checkpoint(args)
     assert content["args"]["seed"] == 2
     assert content["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert order == ["provenance", "probe"], "the code may change while it plays"
 
 
 @pytest.mark.slow

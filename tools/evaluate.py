@@ -286,9 +286,11 @@ def _evaluate_checkpoints(
 
     from mikasa_robo.baselines.command import env_factory
     from mikasa_robo.baselines.evaluation import evaluate, torch_threads
+    from mikasa_robo.baselines.loggers import provenance
 
     from .checkpoint import make_policy, why_unfit
 
+    made_by = provenance(command)  # of the code that is loaded: files may change until the end of the evaluation
     require_modules("report", "rliable")
     checkpoints = check(args)
     first = checkpoints[0]
@@ -322,7 +324,7 @@ def _evaluate_checkpoints(
             results.append(result)
     entries = [(_entry(checkpoint, result), result) for checkpoint, result in zip(checkpoints, results, strict=True)]
     num_envs = min(args.num_envs, episodes)
-    return write_evaluation(output_path(args, first), args, command, trained, first.algorithm, num_envs, entries)
+    return write_evaluation(output_path(args, first), args, made_by, trained, first.algorithm, num_envs, entries)
 
 
 def simulator_used(asked: str, env: Any) -> str:
@@ -337,7 +339,7 @@ def simulator_used(asked: str, env: Any) -> str:
 def write_evaluation(
     path: Path,
     args: Args,
-    command: Sequence[str],
+    made_by: Mapping[str, Any],
     trained: CommonArgs,
     algorithm: str,
     num_envs: int,
@@ -348,14 +350,12 @@ def write_evaluation(
     Args:
         path: the file.
         args: the options.
-        command: the command line, to record.
+        made_by: `loggers.provenance` at the start of the evaluation.
         trained: the arguments that the environments were made with.
         algorithm: the name of what was evaluated.
         num_envs: environments that played at a time.
         runs: what to say about each policy, and its episodes.
     """
-    from mikasa_robo.baselines.loggers import provenance
-
     results = [result for _, result in runs]
     columns = [
         {name: column for name, column in dataclasses.asdict(result).items() if isinstance(column, list)}
@@ -376,7 +376,7 @@ def write_evaluation(
             **({CHANGED: args.env_kwargs} if args.policy is None and args.env_kwargs else {}),
             "summary": summarize(results),
             "runs": [{**entry, "episodes": column} for (entry, _), column in zip(runs, columns, strict=True)],
-            **provenance(command),
+            **made_by,
         }
     )
     return content, write_new(path, {path.suffix: (json.dumps(content, indent=2) + "\n").encode()})

@@ -23,6 +23,7 @@ from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
 from mikasa_robo.baselines.environments import choose_obs_mode, is_maniskill_task, is_robot_task
 from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds, torch_threads, whole_rounds
 from mikasa_robo.baselines.files import write_atomically
+from mikasa_robo.baselines.loggers import provenance
 from mikasa_robo.baselines.spaces import ActionLayout
 from mikasa_robo.env_ids import EnvIdError, split_env_id
 from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, printable, read_address
@@ -73,6 +74,7 @@ def evaluate_remote(
     """
     from .evaluate import EPISODES, FIRST_SEED, TIMEOUT, default_output, simulator_used, write_evaluation
 
+    made_by = provenance(command)  # of the code that is loaded: files may change until the end of the evaluation
     require_modules("report", "rliable")
     require_modules("remote", "msgpack", "websockets")
     host, port, trained = _check(args)
@@ -133,7 +135,7 @@ def evaluate_remote(
             "args": {"env_id": trained.env_id, "env_kwargs": list(trained.env_kwargs)},
             "summary": result.summary(),
         }
-        content, out = write_evaluation(out, args, command, trained, name, num_envs, [(entry, result)])
+        content, out = write_evaluation(out, args, made_by, trained, name, num_envs, [(entry, result)])
         partial.path.unlink(missing_ok=True)
     return content, out
 

@@ -377,6 +377,7 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
     from .probe_figure import draw
     from .probe_play import StateSizeError, has_state, policy_act
 
+    made_by = provenance(command)  # of the code that is loaded: files may change until the end of the probe
     player = CheckpointPlayer(check(args).path)
     checkpoint = player.checkpoint  # what is played: a training may have replaced the file after it was checked
     settings = player.settings
@@ -420,7 +421,7 @@ def _probe_checkpoint(args: Args, command: Sequence[str] = ()) -> tuple[dict[str
         "args": checkpoint.args.to_dict(),
         "settings": {**dataclasses.asdict(settings), "env_kwargs": dict(settings.env_kwargs)},
         **found,
-        **provenance(command),
+        **made_by,
     }
     text = json.dumps(content, indent=2) + "\n"
     return content, write_new(output_path(args, checkpoint), {".json": text.encode(), ".png": draw(content)})

@@ -273,11 +273,19 @@ def agent_name(algorithm: Any, args: dict[str, Any]) -> str:
 def settings_that_differ(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the arguments that are not the same in all ``runs``, except for `PER_RUN_ARGS`.
 
+    A run that lacks an argument is older than it. Such a run is the same as one that has the argument switched off (None,
+    False, 0 or empty).
+
     Args:
         runs: the arguments of each run, as JSON holds them.
     """
     names = sorted({name for args in runs for name in args} - set(PER_RUN_ARGS))
-    return [name for name in names if len({json.dumps(args.get(name)) for args in runs}) > 1]
+    return [name for name in names if _differs([args[name] for args in runs if name in args], len(runs))]
+
+
+def _differs(values: Sequence[Any], runs: int) -> bool:
+    """Whether an argument with these values differs among so many runs."""
+    return len({json.dumps(value) for value in values}) > 1 or (len(values) < runs and bool(values[0]))
 
 
 def _args_and_data(content: Mapping[str, Any]) -> dict[str, Any]:
