@@ -194,12 +194,15 @@ def run_memory(memory: Any, x: Tensor, bptt: int) -> Tensor:
         bptt: gradients do not pass multiples of this many steps; 0: they pass all.
     """
     length = len(x)
+    if not 0 < bptt < length:
+        whole: Tensor = memory.run_episodes(x)
+        return whole
     starts = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
     starts[0] = True
     state = memory.initial_state(x.shape[1])
     outputs = []
-    for begin in range(0, length, bptt or length):
-        part = slice(begin, begin + (bptt or length))
+    for begin in range(0, length, bptt):
+        part = slice(begin, begin + bptt)
         y, state = memory.forward_sequence(x[part], state, starts[part])
         state = {name: value.detach() for name, value in state.items()}
         outputs.append(y)

@@ -116,6 +116,18 @@ def test_what_was_before_an_episode_does_not_matter_even_to_rounding(name: str) 
 
 
 @every_model
+def test_whole_episodes_give_what_the_sequence_gives_to_the_bit(name: str) -> None:
+    memory = make(name)
+    x, starts = torch.randn(30, 3, 5), torch.zeros(30, 3, dtype=torch.bool)
+    starts[0] = True
+    whole, sequence = memory.run_episodes(x), memory.forward_sequence(x, memory.initial_state(3), starts)[0]
+    assert torch.equal(whole, sequence)
+    weights = torch.randn_like(whole)
+    gradients = [torch.autograd.grad((y * weights).sum(), list(memory.parameters())) for y in (whole, sequence)]
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+@every_model
 def test_gradients_stop_at_a_reset_and_nowhere_else(name: str) -> None:
     memory = make(name)
     x = torch.randn(6, 2, 5, requires_grad=True)

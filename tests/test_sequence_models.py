@@ -54,6 +54,7 @@ def test_steps_give_what_the_sequence_gives(kind: str) -> None:
         assert y.shape == (steps, 3, memory.output_size)
         torch.testing.assert_close(one_by_one, y, **CLOSE)
         assert_same_state(last, after)
+        assert torch.equal(memory.run_episodes(x), y)
 
 
 @every_model

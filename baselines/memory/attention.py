@@ -65,6 +65,12 @@ class WindowMemory(Memory):
         age = state["age"].masked_fill(starts[0], 0)
         return self.run_window(x, state, starts, min(int(age.max()), self.window))
 
+    def run_episodes(self, x: Tensor) -> Tensor:
+        """See `Memory.run_episodes`. The state, which is large, is not made."""
+        ages = torch.arange(len(x), device=x.device).unsqueeze(-1).expand(-1, x.shape[1])
+        nothing = x.new_zeros((x.shape[1], 0, self.layers, self.hidden_size))
+        return self.run(x, dict.fromkeys(self.kept, nothing), ages)[0]
+
     def run_window(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
         """`forward_sequence`, where no row keeps more than the ``used`` newest steps of the state."""
         ages = episode_ages(state["age"], starts)

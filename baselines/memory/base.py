@@ -85,6 +85,18 @@ class Memory(nn.Module):
             outputs.append(y)
         return torch.stack(outputs), state
 
+    def run_episodes(self, x: Tensor) -> Tensor:
+        """The outputs (T, N, output_size) of `forward_sequence` for episodes that all begin at the first step.
+
+        For training on whole episodes, after which no state is needed. A model whose state costs time defines this too.
+
+        Args:
+            x: (T, N, input_size).
+        """
+        starts = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        starts[0] = True
+        return self.forward_sequence(x, self.initial_state(x.shape[1]), starts)[0]
+
     def state_size(self) -> int:
         """Numbers in the state of one environment."""
         return sum(value.numel() for value in self.initial_state(1).values())

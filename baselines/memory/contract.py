@@ -49,6 +49,7 @@ def check_memory(memory: Memory, options: Mapping[str, Any]) -> None:
         trial.check_steps()
         trial.check_starts()
         trial.check_sequence()
+        trial.check_episodes()
         for name, value in memory.named_buffers():
             if name not in buffers or not _close(value, buffers[name]):
                 raise trial.fault(
@@ -270,11 +271,22 @@ class _Trial:
             found, expected = (self.run("step", self.x[0], state, self.none[0])[0] for state in (after, last))
             self._require_agreement("the state", found, expected, where)
 
-    def _require_agreement(self, what: str, found: Tensor, expected: Tensor, where: str) -> None:
+    def check_episodes(self) -> None:
+        """`Memory.run_episodes` gives what single steps give from the start of an episode on."""
+        starts = self.none.clone()
+        starts[0] = True
+        expected, _ = self.steps(self.initial(BATCH), starts)
+        y = self.call("run_episodes", self.x)
+        self._check_output("run_episodes", y, (*self.x.shape[:-1], self.memory.output_size), self.x.dtype)
+        self._require_agreement("y", y, expected, "", "run_episodes")
+
+    def _require_agreement(
+        self, what: str, found: Tensor, expected: Tensor, where: str, method: str = "forward_sequence"
+    ) -> None:
         if not _close(found, expected):
             error = float((found - expected).abs().max())
             raise self.fault(
-                f"forward_sequence does not give {what} that step gives{where}; y differs by {error:.2g}: both must agree "
+                f"{method} does not give {what} that step gives{where}; y differs by {error:.2g}: both must agree "
                 f"to {CLOSE:g}"
             )
 

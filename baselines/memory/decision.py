@@ -89,6 +89,10 @@ class DecisionTransformer(Memory):
         age = state["age"].masked_fill(starts[0], 0)
         return self._run(x, state, starts, min(int(age.max()), self.transformer.window))
 
+    def run_episodes(self, x: Tensor) -> Tensor:
+        """See `Memory.run_episodes`."""
+        return self.transformer.run_episodes(step_tokens(x, self.action_size))[TOKENS - 1 :: TOKENS]
+
     def _run(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
         first = torch.zeros(len(x), TOKENS, x.shape[1], dtype=torch.bool, device=x.device)
         first[:, 0] = starts
