@@ -14,7 +14,6 @@ counts, and the median of the ratios of pairs.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import tyro
 from memory_speed import INPUT_SIZE, learn, shortest
 from tables import in_markdown, plain, write_text
 
+from mikasa_robo.baselines.loggers import provenance
 from mikasa_robo.baselines.memory import make_memory
 
 SOURCE = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
@@ -101,24 +101,16 @@ def main(args: Args) -> None:
 
 def page(rows: list[list[str]], args: Args) -> str:
     """The Markdown page of the table."""
-    capability = torch.backends.cpu.get_cpu_capability()
+    processor, capability = provenance([])["hardware"]["cpu"], torch.backends.cpu.get_cpu_capability()
     return (
         "# MKL's kernels on AMD processors\n\nCPU time for one of 60 steps of "
-        f"{args.num_envs} environments, forward and backward, one torch thread of {_processor()} ({capability}, torch "
+        f"{args.num_envs} environments, forward and backward, one torch thread of {processor} ({capability}, torch "
         f"{torch.__version__}). Medians of {args.pairs} pairs of processes, and of the ratios of pairs. "
         "[How to use the library](../training.md#speed). "
         "torch computes LSTMs with oneDNN instead, which chooses by what the processor can do."
         f"\n\n{in_markdown(rows)}\n\n```bash\npython benchmarks/mkl_on_amd.py --pairs {args.pairs} "
         "--markdown docs/results/mkl_on_amd.md\n```\n"
     )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":
