@@ -194,7 +194,7 @@ def run_memory(memory: Any, x: Tensor, bptt: int) -> Tensor:
         bptt: gradients do not pass multiples of this many steps; 0: they pass all.
     """
     length = len(x)
-    if not 0 < bptt < length:
+    if bptt == 0 or bptt >= length:
         whole: Tensor = memory.run_episodes(x)
         return whole
     starts = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
