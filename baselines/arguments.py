@@ -99,6 +99,12 @@ def refuse_without(args: Any, names: str, needs: str, given: bool) -> None:
         raise ArgumentError(f"{option} does nothing without {needs}; add that, or leave {option} out")
 
 
+def refuse_noise(args: Any) -> None:
+    """Raise ArgumentError where ``--init-log-std`` is given to an algorithm that never samples from its policy."""
+    for option in non_default_options(args, "init_log_std"):
+        raise ArgumentError(f"{option} does nothing: {args.algorithm} takes the most likely actions; leave it out")
+
+
 def device_works(device: str | None) -> bool:
     """Whether torch can put a tensor on ``device``; None stands for the device of the environment."""
     import torch  # not above: `--help` must not load it
@@ -377,6 +383,8 @@ class CommonArgs:
             require_training_seed(self.seed, vars(self), world_size())
             require_choosing_seeds(vars(self))
         require(self, "learning_rate", lambda value: 0.0 < value <= 1.0, "use a value above 0, at most 1")
+        refuse_without(self, "exact_resume keep_checkpoints", "--checkpoint-every", self.checkpoint_every > 0)
+        refuse_without(self, "wandb_project wandb_mode", "--track", self.track)
         self._check_optional()
         read_env_kwargs(self.env_kwargs)
         read_env_kwargs(self.train_env_kwargs, "--train-env-kwargs")

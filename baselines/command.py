@@ -182,10 +182,13 @@ def _fitting_network(preset: dict[str, Any], as_args: CommonArgs, network: str) 
         network: name of the chosen network.
     """
     asked = as_args.asked_of_network()
-    if not asked:
+    if not asked and network == as_args.default_network:
         return preset
-    taken: frozenset[str] = getattr(get_network(network).load(), "ppo_options", frozenset())
+    network_class = get_network(network).load()
+    taken: frozenset[str] = getattr(network_class, "ppo_options", frozenset())
     left_out = {name: option for name, option in asked.items() if option not in taken}
+    sizes = getattr(network_class, "sizes_left_out", lambda: ())()
+    left_out |= {name: f"--{name.replace('_', '-')}" for name in sizes if name in preset}
     if left_out:
         log.info("--network %s does not take %s of the preset", network, " and ".join(left_out.values()))
     return {name: value for name, value in preset.items() if name not in left_out}

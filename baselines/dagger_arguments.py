@@ -9,7 +9,14 @@ from typing import ClassVar, Literal
 
 from mikasa_robo.experts.makers import PolicyName
 
-from .arguments import ArgumentError, refuse_without, require, require_buffer_to_resume, require_one_process
+from .arguments import (
+    ArgumentError,
+    refuse_noise,
+    refuse_without,
+    require,
+    require_buffer_to_resume,
+    require_one_process,
+)
 from .memory_arguments import MemoryArgs
 
 __all__ = ["BCArgs", "DAggerArgs", "ImitationArgs"]
@@ -140,6 +147,8 @@ class ImitationArgs(MemoryArgs):
         require(self, "head_sizes query_sizes", lambda widths: min(widths, default=1) >= 1, "use widths of at least 1")
         require(self, "huber_delta max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         refuse_without(self, "huber_delta", "--loss huber", self.loss == "huber")
+        refuse_without(self, "lr_schedule", "--anneal-lr", self.anneal_lr)
+        refuse_noise(self)
         weights = "oracle_weight counted_weight target_weight"
         require(self, f"expert_noise {weights}", lambda value: value >= 0.0, "use at least 0")
         refuse_without(self, "oracle_as_set", "--oracle-weight", self.oracle_weight > 0.0)
@@ -148,6 +157,9 @@ class ImitationArgs(MemoryArgs):
             require(self, "image_pretraining_updates", lambda value: 0 <= value <= most, f"use 0 to {most}")
         if self.image_pretraining_steps is None:
             return
+        refuse_without(
+            self, "image_pretraining_steps", "--image-pretraining-updates", self.image_pretraining_updates != 0
+        )
         require(self, "image_pretraining_steps", lambda value: value >= 1, "use at least 1")
         if self.image_pretraining_steps > self.total_timesteps:
             raise ArgumentError(
@@ -175,6 +187,7 @@ class DAggerArgs(ImitationArgs):
         super().check()
         require(self, "warm_start_steps beta_steps", lambda value: value >= 0, "use at least 0")
         require(self, "warm_start_updates", lambda value: 0 <= value <= MOST_UPDATES, f"use 0 to {MOST_UPDATES}")
+        refuse_without(self, "warm_start_updates", "--warm-start-steps", self.warm_start_steps > 0)
         if self.warm_start_steps > self.total_timesteps:
             raise ArgumentError(
                 f"--warm-start-steps {self.warm_start_steps} is more than --total-timesteps {self.total_timesteps}; "

@@ -19,7 +19,7 @@ from .dataset import dataset_digest, open_dataset
 from .protocol import Setup
 from .replay import NEXT_OBS, OBS, Transitions
 from .sac_arguments import SACArgs
-from .spaces import Obs
+from .spaces import Obs, map_tensors
 
 __all__ = ["NoisyExpert", "read_transitions", "to_transitions"]
 
@@ -51,11 +51,12 @@ class NoisyExpert:
         """Actions (N, A), not yet clamped, for raw observations (N, …).
 
         Args:
-            obs: of this step.
+            obs: of this step, on any device.
             starts: (N,) bool, on the device of the network: an episode begins with it.
         """
         device = starts.device
         self._labeler.reset(starts.to(self._task.device))
+        obs = map_tensors(lambda x: x.to(self._task.device), obs)  # beside the info of the task
         label = self._labeler.label(obs, self._task.get_info()).to(device)
         stds = 2.0 * self._noise * torch.rand(len(label), generator=self._generator, device=device)
         self._stds = torch.where(starts, stds, self._stds)

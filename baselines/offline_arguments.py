@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import tyro
 
-from .arguments import ArgumentError, CommonArgs, refuse_without, require, require_one_process
+from .arguments import ArgumentError, CommonArgs, refuse_noise, refuse_without, require, require_one_process
 from .memory_arguments import MemoryArgs
 
 __all__ = ["DTArgs", "IQLArgs", "OfflineArgs", "RATEArgs", "SequenceArgs"]
@@ -91,6 +91,8 @@ class OfflineArgs(CommonArgs):
         require(self, "max_grad_norm", lambda value: value > 0.0, "use a value above 0")
         require(self, "oracle_weight", lambda value: value >= 0.0, "use at least 0")
         refuse_without(self, "oracle_as_set", "--oracle-weight", self.oracle_weight > 0.0)
+        refuse_without(self, "lr_schedule", "--anneal-lr", self.anneal_lr)
+        refuse_noise(self)
 
 
 @dataclass

@@ -40,6 +40,8 @@ PPO_OPTIONS = frozenset(
 """What `PolicyNetwork.ppo_options` may hold. That of a network without memory may hold "--fine-inputs", too."""
 TOKEN_OPTIONS = "token_size query_sizes tcp_token sum_token"
 """Fields of the arguments that only a network reads whose objects are tokens, separated by spaces."""
+SIZE_OPTIONS = f"hidden_sizes encoder_sizes head_sizes memory_size lstm_size {TOKEN_OPTIONS}"
+"""Fields of the arguments that only the package's own networks read, separated by spaces."""
 
 
 class _CopyOutput:
@@ -105,14 +107,32 @@ class PolicyNetwork(Encoder):
 
     @classmethod
     def from_args(cls, observation: ObservationLayout, action: ActionLayout, args: Any) -> PolicyNetwork:
-        """A new network; ``--network-kwargs`` go to the constructor."""
+        """A new network; ``--network-kwargs`` go to the constructor.
+
+        An ``--init-log-std`` other than the default replaces the ``log_std`` that the constructor chose.
+
+        Raises:
+            ArgumentError: the constructor does not take one of the ``--network-kwargs``, or an option is given that sets
+                sizes of the package's own networks.
+        """
+        refuse_options(args, " ".join(cls.sizes_left_out()))
         try:
             network = cls(observation, action, normalize_obs=args.normalize_obs, **args.read_network_kwargs())
         except TypeError as error:
             if not args.network_kwargs:
                 raise
             raise ArgumentError(f"--network-kwargs {' '.join(args.network_kwargs)}: {error}") from error
+        if any(non_default_options(args, "init_log_std")) and isinstance(
+            getattr(network, "log_std", None), nn.Parameter
+        ):
+            nn.init.constant_(network.log_std, args.init_log_std)
         return network
+
+    @classmethod
+    def sizes_left_out(cls) -> tuple[str, ...]:
+        """Fields of the arguments with sizes of the package's own networks, if this network does not read them."""
+        own_way = cls.from_args.__func__ is not PolicyNetwork.from_args.__func__  # type: ignore[attr-defined]
+        return () if own_way else tuple(SIZE_OPTIONS.split())
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> PolicyNetwork:

@@ -20,7 +20,7 @@ from .divergence import diverged, steps_taken
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
 from .policy_network import refuse_options
-from .ppo_arguments import PPOArgs
+from .ppo_arguments import MAX_LEARNING_RATE, MIN_LEARNING_RATE, PPOArgs
 from .protocol import Network, Setup
 
 __all__ = [
@@ -45,8 +45,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
-"""Bounds of the adaptive learning rate."""
 LEARNING_RATE_FACTOR = 1.5
 """What it is multiplied or divided by."""
 PPO_FIGURES = 5

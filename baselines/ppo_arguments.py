@@ -12,6 +12,8 @@ from .memory_arguments import MemoryArgs, MemoryName
 __all__ = ["PPOArgs", "PPOLSTMArgs", "PPOMLPArgs", "PPOMemoryArgs", "RecurrentPPOArgs"]
 
 
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
+"""Bounds of the learning rate with --lr-schedule kl-adaptive."""
 MOST_WORTH = 1e6
 """Largest --success-worth, within which returns keep their precision."""
 
@@ -42,7 +44,8 @@ class PPOArgs(CommonArgs):
     """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
     final_log_std: float | None = None
     """Upper bound of the logarithm of the standard deviation at the end of the run; the bound decreases linearly from
-    init_log_std. By default there is no bound. For tasks in which the robot must come to rest, which strong exploration
+    init_log_std. By default there is no bound, except with state-dependent noise and --init-from: then that of the earlier
+    run stays, unless --reset-noise is given. For tasks in which the robot must come to rest, which strong exploration
     noise prevents."""
 
     success_worth: float | None = None
@@ -122,6 +125,11 @@ class PPOArgs(CommonArgs):
         refuse_without(self, "value_clip", "--value-loss clipped", self.value_loss == "clipped")
         refuse_without(self, "huber_delta", "--value-loss huber", self.value_loss == "huber")
         refuse_without(self, "desired_kl", "--lr-schedule kl-adaptive", self.lr_schedule == "kl-adaptive")
+        if self.lr_schedule == "kl-adaptive":
+            low, high = MIN_LEARNING_RATE, MAX_LEARNING_RATE
+            require(
+                self, "learning_rate", lambda rate: low <= rate <= high, f"use {low:g} to {high:g} with kl-adaptive"
+            )
         require(
             self,
             "value_warmup_steps",

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.checks import NaNActionError
+from mikasa_robo.core.generators import continue_generator
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_suite import finish_first
 
@@ -181,7 +182,12 @@ def _train(
         "init_from": run.began_from,
         "dataset_sha256": getattr(run.algorithm, "dataset_digest", None),
         "wall_time_s": round(run.seconds(time.monotonic()), 1),
-        "final": {"first_seed": args.final_eval_seed, "episodes": plan.final_episodes, **final.summary()},
+        "final": {
+            "first_seed": args.final_eval_seed,
+            "episodes": plan.final_episodes,
+            "num_envs": plan.num_envs,
+            **final.summary(),
+        },
         "best_during_training": run.best,
         "args": args.to_dict(),
         **made_by,
@@ -413,7 +419,9 @@ class _Run:
         self.network.load_state_dict(saved["policy"])
         require_finite(self.network)
         self.algorithm.load_state_dict(saved["algorithm_state"])
-        self.generator.set_state(saved["generator"])
+        seed = int(np.random.SeedSequence([self.args.seed, self.updates]).generate_state(1)[0])
+        if not continue_generator(self.generator, saved["generator"], seed):
+            log.info("the checkpoint is of another kind of device: random numbers begin anew")
         _restore_torch_generators(saved.get("torch_generators", {}), self.device)  # an older checkpoint has none
         self.stats.episodes.extend(saved["episodes"])
         self.step, self.updates, self.seconds_before = saved["step"], saved["updates"], saved["seconds"]

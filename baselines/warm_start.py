@@ -13,6 +13,7 @@ import torch
 from .arguments import ArgumentError, CommonArgs
 from .checkpoints import read_policy, require_finite
 from .critics import CRITIC_STATE
+from .exploration import MAX_LOG_STD
 from .files import find_policy_file
 from .option_words import kwargs_words, option_words
 from .policy_network import PolicyNetwork
@@ -88,6 +89,16 @@ def start_from(network: Any, args: CommonArgs, path: Path, device: torch.device)
         require_finite(network)
     except ValueError as error:
         raise ArgumentError(f"--init-from {path}: {error}; name an earlier checkpoint") from error
+    if (
+        (head := getattr(network, "std_head", None)) is not None
+        and float(head.cap) < MAX_LOG_STD
+        and getattr(args, "final_log_std", None) is None
+    ):
+        log.info(
+            "the logarithm of the standard deviation of actions stays below %g, as in that run; --final-log-std sets a new "
+            "bound, and --reset-noise lifts it",
+            float(head.cap),
+        )
     trained = f"{payload['algorithm']} on {payload['env_id']} for {payload['step']:,} steps"
     log.info(
         "starting from the policy of %s, trained by %s%s", path, trained, " (new critic)" if CRITIC[0] in new else ""

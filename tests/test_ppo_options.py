@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 from pathlib import Path
@@ -586,6 +587,31 @@ def test_a_report_tells_variants_and_warm_starts_apart() -> None:
     ]
     assert told[:4] == ["gsde", "ppo-mlp (warm start)", "x (warm start)", "ppo-lstm"]
     assert told[4:] == ["sac", "sac (with an expert)", "rlpd (with an expert)", "bc"]
+
+
+def test_the_bound_of_noise_that_depends_on_the_state_goes_on_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    argv = shlex.split(
+        "--env-id RememberColor3-v0 --env-kwargs response_steps=5 --num-envs 2 --num-steps 8 --total-timesteps 32 "
+        "--num-minibatches 1 --update-epochs 1 --eval-every 0 --eval-episodes 2 --eval-num-envs 2 --no-video "
+        "--torch-threads 1 --hidden-sizes 8 --exploration state-dependent"
+    )
+    first = tmp_path / "first"
+    assert ppo_mlp.main([*argv, "--final-log-std", "-3", "--run-dir", str(first)]) == 0
+    bound = load_network(first / "checkpoint.pt").state_dict()["std_head.cap"]
+    told = {"goes on": [], "lifted": ["--reset-noise"], "new": ["--final-log-std", "-2"]}
+    caps = {}
+    for name, words in told.items():
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
+            run = tmp_path / name
+            assert ppo_mlp.main([*argv, *words, "--init-from", str(first), "--seed", "2", "--run-dir", str(run)]) == 0
+        assert ("actions stays below -1.75, as in that run" in caplog.text) == (name == "goes on")
+        caps[name] = load_network(run / "checkpoint.pt").state_dict()["std_head.cap"]
+    assert caps["goes on"] == bound == -1.75
+    assert caps["lifted"] == 1.0  # as far as the head goes
+    assert caps["new"] == -1.25
 
 
 # ---------------------------------------------------------------------- fine inputs

@@ -146,6 +146,22 @@ def test_a_network_from_outside_trains_resumes_and_is_evaluated(
     assert summary["return"]["mean"] == pytest.approx(result(run)["final"]["return"])
 
 
+def test_a_network_from_outside_begins_with_the_noise_that_is_asked_for(tmp_path: Path) -> None:
+    for name, words, log_std in (("as-made", [], -0.5), ("asked", ["--init-log-std", "-2"], -2.0)):
+        words = [
+            "--network",
+            "toy_learners:toy-linear",
+            "--env-id",
+            "NumpadContinuousEasy-v0",
+            "--keep-checkpoints",
+            "3",
+            *words,
+        ]
+        assert train("ppo-mlp", *SMALL, *words, "--run-dir", str(tmp_path / name)) == 0
+        begun = torch.load(tmp_path / name / "resume-000000000000.pt", weights_only=True)["policy"]
+        assert begun["log_std"].tolist() == [log_std] * len(begun["log_std"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -160,6 +176,7 @@ def test_a_network_from_outside_trains_resumes_and_is_evaluated(
             "--network mlp is not recurrent, and ppo-lstm needs a recurrent one",
         ),
         ("ppo-mlp --network-kwargs size=3", "--network-kwargs size=3: this network takes --hidden-sizes instead"),
+        ("ppo-mlp --network toy_learners:toy-linear --hidden-sizes 3", "--hidden-sizes 3 does nothing with --network"),
         ("ppo-mlp --network toy_learners:toy-linear --network-kwargs sise=3", "--network-kwargs sise=3: .*'sise'"),
         ("ppo-mlp --env-id no_such_module:X-v0", "there is no module 'no_such_module'"),
     ],

@@ -6,6 +6,7 @@ import csv
 import errno
 import itertools
 import json
+import logging
 import multiprocessing
 import os
 import shlex
@@ -36,6 +37,7 @@ from mikasa_robo.baselines.checkpoints import (
 from mikasa_robo.baselines.loggers import ProgressCsv, sole_writer
 from mikasa_robo.baselines.registry import use_memory
 from mikasa_robo.catalog import CATALOG
+from mikasa_robo.core.generators import continue_generator
 
 # 20 updates of 64 steps, a checkpoint after each 192 (so after updates 3, 6, ...), evaluations in between
 ARGV = shlex.split(
@@ -109,6 +111,30 @@ def test_killed_and_resumed_a_run_ends_with_the_same_weights(tmp_path: Path) -> 
     assert results[0]["final"] == results[1]["final"]
     assert results[0]["best_during_training"] == results[1]["best_during_training"]
     assert ppo_lstm.main(["--resume", str(killed)]) == 2, "it is complete"
+
+
+def test_a_run_goes_on_where_the_generators_are_of_another_kind_of_device(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The state of a generator on a GPU has 16 bytes."""
+    broken = interrupted(tmp_path, ppo_mlp)
+    for file in broken.glob("resume-*.pt"):
+        payload = torch.load(file, weights_only=True)
+        payload["generator"] = torch.zeros(16, dtype=torch.uint8)
+        torch.save(payload, file)
+    with caplog.at_level(logging.INFO, "mikasa_robo.baselines"):
+        assert ppo_mlp.main(["--resume", str(broken)]) == 0
+    assert "another kind of device: random numbers begin anew" in caplog.text
+    assert (broken / "final_eval.json").exists()
+
+
+def test_a_generator_goes_on_or_begins_anew() -> None:
+    one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    torch.rand(5, generator=one)
+    assert continue_generator(two, one.get_state(), otherwise=3)
+    assert torch.equal(torch.rand(4, generator=one), torch.rand(4, generator=two))
+    assert not continue_generator(two, torch.zeros(16, dtype=torch.uint8), otherwise=3)
+    assert torch.equal(torch.rand(4, generator=two), torch.rand(4, generator=torch.Generator().manual_seed(3)))
 
 
 TIMES = ("wall_time_s", "steps_per_second", "rollout_s", "update_s", "other_s")

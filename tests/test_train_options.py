@@ -5,8 +5,9 @@ import dataclasses
 import json
 import logging
 import shutil
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,19 +298,48 @@ def test_a_robot_task_has_the_arguments() -> None:
         ("rate", {"huber_delta": 1.0, "loss": "mse"}, {"loss": "huber"}),
         ("sac", {"expert_ratio": 0.25}, {"expert_steps": 1000}),
         ("sac", {"expert_noise": 0.1}, {"expert_steps": 1000}),
+        ("dagger", {"warm_start_updates": 900, "warm_start_steps": 0}, {"warm_start_steps": 7680}),
+        (
+            "dagger",
+            {"image_pretraining_steps": 500, "image_pretraining_updates": 0},
+            {"image_pretraining_updates": 100},
+        ),
+        ("dagger", {"lr_schedule": "linear", "anneal_lr": False}, {"anneal_lr": True}),
+        ("rate", {"lr_schedule": "linear", "anneal_lr": False}, {"anneal_lr": True}),
+        ("ppo-mlp", {"exact_resume": True, "checkpoint_every": 0}, {"checkpoint_every": 1000}),
+        ("ppo-mlp", {"keep_checkpoints": 9, "checkpoint_every": 0}, {"checkpoint_every": 1000}),
+        ("ppo-mlp", {"wandb_project": "x"}, {"track": True}),
+        ("ppo-mlp", {"wandb_mode": "online"}, {"track": True}),
     ],
 )
 def test_an_option_without_the_one_that_it_belongs_to_is_refused(
-    algorithm: str, idle: dict[str, Any], owner: dict[str, Any], tmp_path: Path
+    algorithm: str, idle: dict[str, Any], owner: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))  # --track asks for it
     args_class = ALGORITHMS[algorithm].load_args_type()
     needed = {"dataset": str(tmp_path)} if algorithm == "rate" else {}
     name, value = next(iter(idle.items()))
     (belongs_to,) = owner
-    options = f"--{name.replace('_', '-')} {value} does nothing without --{belongs_to.replace('_', '-')}"
+    words = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+    options = f"{words} does nothing without --{belongs_to.replace('_', '-')}"
     with pytest.raises(ArgumentError, match=options):
         args_class(**needed, **idle).check()
     args_class(**needed, **{**idle, **owner}).check()
+
+
+@pytest.mark.parametrize("algorithm", ["dagger", "bc", "dt", "rate", "iql"])
+def test_noise_is_refused_where_no_action_is_sampled(algorithm: str, tmp_path: Path) -> None:
+    args_class = ALGORITHMS[algorithm].load_args_type()
+    with pytest.raises(ArgumentError, match=f"--init-log-std -1.0 does nothing: {algorithm} takes the most likely"):
+        args_class(init_log_std=-1.0, **({} if algorithm == "dagger" else {"dataset": str(tmp_path)})).check()
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.05])
+def test_an_adaptive_learning_rate_begins_within_its_bounds(rate: float) -> None:
+    args_class = ALGORITHMS["ppo-mlp"].load_args_type()
+    with pytest.raises(ArgumentError, match=f"--learning-rate {rate:g}.*use 1e-05 to 0.01 with kl-adaptive"):
+        args_class(lr_schedule="kl-adaptive", learning_rate=rate).check()
+    args_class(learning_rate=rate).check()
 
 
 @pytest.mark.parametrize(("env_id", "word"), [("RememberColor3-v0", "colour=3"), ("PassiveTMaze-v0", "colour=3")])

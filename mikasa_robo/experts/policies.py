@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mikasa_robo.checks import whole_number
 from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
+from mikasa_robo.core.generators import continue_generator
 from mikasa_robo.core.pcg import BatchedPCG64
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.deprecation import deprecated_names, rename_hooks
@@ -77,8 +78,8 @@ class Policy(ABC):
         return {"generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
-        self._generator.set_state(state["generator"])
+        """Continue from what `state_dict` returned; on another kind of device the random numbers begin anew."""
+        continue_generator(self._generator, state["generator"], self._generator.initial_seed())
 
     def _uniforms(self, columns: int, index: Tensor) -> Tensor:
         """The next random numbers of the environments ``index`` (b,), (b, columns) float32 in [0, 1)."""
