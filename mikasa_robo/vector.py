@@ -155,7 +155,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
 
         Args:
             actions: (N, A) array or tensor; rows of environments that only start an episode are ignored. None steps without
-                an action; a dict is ManiSkill's.
+                an action; a dict is ManiSkill's, and its control mode is for all environments until all are reset.
 
         Returns:
             observation, reward (N,) float32, terminated (N,) bool, truncated (N,) bool, infos.

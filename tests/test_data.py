@@ -444,6 +444,30 @@ def test_check_finds_what_changed(copy: Path, capsys: pytest.CaptureFixture[str]
     assert "not in the manifest: episodes/notes.txt" in told
 
 
+def test_a_manifest_says_nothing_to_the_terminal(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads((copy / MANIFEST).read_text())
+    files = {**content["files"], "Lines/\x1b]0;title\x07": {"bytes": 3, "sha256": "0"}}
+    change_manifest(copy, files=files, info={**content["info"], "env_id": "Foo-v0\x1b[31m"})
+    assert data.main(["check", str(copy)]) == 1
+    assert data.main(["replay", str(copy)]) == 2
+    told = "".join(capsys.readouterr())
+    assert "Lines/?]0;title? is missing" in told
+    assert "the task Foo-v0?[31m is not registered" in told
+    assert not {"\x1b", "\x07"} & set(told)
+
+
+def test_a_folder_of_another_writer_of_this_name_is_told(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other_writer.py").write_text("from data_helpers import Lines as Lines\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = contents(copy)
+    capsys.readouterr()
+    assert collect_into(copy, "--format", "other_writer:Lines") == 0
+    assert f"{copy / 'Lines'} is there already and stays as it is; move it away" in capsys.readouterr().err
+    assert contents(copy) == before
+
+
 def test_check_finds_bad_numbers(copy: Path) -> None:
     """What a manifest that fits its files cannot show."""
     dataset = Dataset.open(copy)

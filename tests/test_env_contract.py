@@ -93,6 +93,27 @@ def test_a_held_arm_keeps_no_control_mode_of_an_action(num_envs: int) -> None:
     env.close()
 
 
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_control_mode_of_an_action_ends_with_the_episodes(num_envs: int) -> None:
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", num_envs)
+
+    def played() -> list[Any]:
+        first = env.reset(seed=0)[0].clone()
+        return [first] + [env.step(torch.full((num_envs, 8), 0.5))[0].clone() for _ in range(2)]
+
+    before = played()
+    for mode, width in (("pd_joint_pos", 8), ("pd_ee_delta_pose", 7)):
+        env.step({"control_mode": mode, "action": torch.zeros(num_envs, width)})
+        assert env.unwrapped.agent.control_mode == mode
+        if num_envs > 1:  # it is for all of them, also where only one begins anew
+            env.reset(options={"env_idx": torch.tensor([0])})
+            assert env.unwrapped.agent.control_mode == mode
+        for one, other in zip(before, played(), strict=True):
+            assert torch.equal(one, other)
+        assert env.unwrapped.agent.control_mode == "pd_joint_delta_pos"
+    env.close()
+
+
 @pytest.mark.parametrize("seed", [True, [True, 3], [(1, False), 3]])
 def test_a_bool_is_no_seed(seed: Any) -> None:
     env: Any = mikasa_robo.make_env("RememberColor3-v0", 2)

@@ -369,6 +369,22 @@ def test_arguments_of_robot_tasks_are_named(kwargs: dict[str, Any], hint: str) -
         gym.make(ROBOT, **kwargs)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("delay_step", "use delay_steps"),
+        ("start_counted", "its arguments are n, "),
+        ("num_workers", "it is an argument of gymnasium.make_vec"),
+    ],
+)
+def test_an_argument_that_a_task_does_not_have_is_named(name: str, hint: str) -> None:
+    arguments: dict[str, Any] = {name: 2}
+    with pytest.raises(
+        TypeError, match=rf"__init__\(\) got an unexpected keyword argument '{name}', as {name}=2: {hint}"
+    ):
+        gym.make(ROBOT, **arguments)
+
+
 def test_a_cuda_device_that_is_not_there_is_named() -> None:
     with pytest.raises(RuntimeError, match="sim_backend='physx_cuda:99' needs a CUDA device"):
         gym.make(ROBOT, num_envs=2, sim_backend="physx_cuda:99")

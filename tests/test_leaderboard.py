@@ -360,6 +360,9 @@ def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.C
         ([entry, tampered], ["entries[1]: its content_sha256 is"]),
         ([{**entry, "evaluation": evaluation}], ["entries[0]: 12 episodes; play at least 100"]),
         ([{**entry, "date": "yesterday"}], ["entries[0]: its date is 'yesterday'"]),
+        ([{**entry, "date": "2026-W05-6"}], ["entries[0]: its date is '2026-W05-6'; write it as 2026-01-31"]),
+        ([{**entry, "date": "20260131"}], ["entries[0]: its date is '20260131'"]),
+        ([{**entry, "name": "", "url": " "}], ["entries[0]: its name is empty", "entries[0]: its url is empty"]),
         (
             [{"name": "a"}, 3],
             ["entries[0] has no date", "has no url", "has no evaluation", "entries[1] is not an object"],

@@ -637,6 +637,12 @@ def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> Non
         ):
             evaluate_remote(remote(port, out, episodes=5), make_factory=reach)
         assert partial_path(out).read_bytes() == kept
+        older = json.loads(kept)
+        older["of"]["versions of libraries"]["torch"] = "1.0"
+        older["of"]["git revision"] = {"revision": "0" * 40, "dirty": False}
+        partial_path(out).write_text(json.dumps(older))
+        with pytest.raises(OptionError, match="with another versions of libraries, git revision"):
+            evaluate_remote(remote(port, out), make_factory=reach)
         partial_path(out).write_bytes(kept.replace(b"[true,", b"[1,").replace(b"[false,", b"[0,"))
         with pytest.raises(OptionError, match="an outcome is not of the types"):
             evaluate_remote(remote(port, out), make_factory=reach)

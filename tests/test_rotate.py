@@ -260,6 +260,7 @@ def test_rewards_rise_with_the_turn(env: Env) -> None:
         ({"angle_range": (0.05, 1.0)}, r"angle_range=\(0\.05, 1\.0\)"),
         ({"angle_range": (1.0, 0.5)}, "first <= second"),
         ({"angle_range": (0.2, 3.5)}, r"<= 3\.14159 rad"),
+        ({"angle_range": (0.1, 0.19)}, r"angle_range=\(0\.1, 0\.19\) asks for so little .* at least 0\.2 rad"),
     ],
 )
 def test_wrong_dials_are_named(arguments: dict[str, Any], named: str) -> None:

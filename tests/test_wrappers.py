@@ -521,14 +521,15 @@ class FakeCameras(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         picture = torch.full((N, 4, 4, 6), 9, dtype=torch.uint8)
-        nested = {"base_camera": {"depth": torch.full((N, 4, 4, 1), 7, dtype=torch.int16)}}
+        textures = {"depth": torch.full((N, 4, 4, 1), 7, dtype=torch.int16), "Color": torch.full((N, 4, 4, 4), 5.0)}
+        nested = {"base_camera": textures}
         return {**observation, "rgb": picture, "sensor_data": nested}
 
 
 def lit(obs: Any) -> list[list[bool]]:
-    """In which environments there are pictures, flat and nested."""
+    """In which environments there are pictures: flat, nested, and a texture as the renderer gives it."""
     found = []
-    for picture in (obs["rgb"], obs["sensor_data"]["base_camera"]["depth"]):
+    for picture in (obs["rgb"], *obs["sensor_data"]["base_camera"].values()):
         rows = picture.flatten(1)
         assert bool((rows.bool().all(dim=1) == rows.bool().any(dim=1)).all())
         found.append(rows.bool().all(dim=1).tolist())
@@ -538,17 +539,17 @@ def lit(obs: Any) -> list[list[bool]]:
 def test_cameras_fail_in_exactly_the_environments_that_are_past_a_step(restored: Env) -> None:
     inner = FakeCameras(w.ObservationModeWrapper(restored, "joints"))
     env = w.CameraShutdownWrapper(inner, n_initial_steps=3)
-    assert lit(env.reset(seed=0)[0]) == [[True] * N] * 2
+    assert lit(env.reset(seed=0)[0]) == [[True] * N] * 3
     stagger(env)  # t is 7, 4, 1, 1
     for on in ([False, False, True, True], [False, False, True, True], [False] * N):
         obs, *_ = env.step(torch.zeros(N, 8))
-        assert lit(obs) == [on] * 2
+        assert lit(obs) == [on] * 3
         assert obs["joints"].abs().sum(dim=1).min() > 1, "nothing else is blanked"
         assert {name: value.dtype for name, value in obs.items() if name != "sensor_data"} == {
             "joints": torch.float32,
             "rgb": torch.uint8,
         }
-    assert lit(env.reset(options={"env_idx": torch.tensor([3])})[0]) == [[False, False, False, True]] * 2
+    assert lit(env.reset(options={"env_idx": torch.tensor([3])})[0]) == [[False, False, False, True]] * 3
 
 
 def test_cameras_may_fail_where_nobody_asks_for_images(restored: Env) -> None:
@@ -570,8 +571,8 @@ def test_cameras_fail_before_an_automatic_reset_and_not_after_it(restored: Env) 
     restored.unwrapped.task_state.mistaken[2] = True  # this episode ends with the next step
     obs, _, terminated, _, infos = env.step(torch.zeros(N, 8))
     assert terminated.tolist() == [False, False, True, False]
-    assert lit(obs) == [[False, False, True, False]] * 2
-    assert lit(infos["final_observation"]) == [[False] * N] * 2
+    assert lit(obs) == [[False, False, True, False]] * 3
+    assert lit(infos["final_observation"]) == [[False] * N] * 3
 
 
 def test_cameras_need_pictures(color: Env) -> None:

@@ -121,6 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(options)
         begun = _find_begun(options)
+        for name in options.formats:
+            there = options.out / find_format(name).name
+            if begun is not None and ":" in name and there.exists():  # maybe by another class of this name
+                told = f"{there} is there already and stays as it is; move it away to write it with {name}"
+                print(told, file=sys.stderr)
         if begun is not None and begun.manifest is not None and not _missing_formats(begun, options):
             with locked(options.out):
                 begun.remove_dropped()  # it may have been killed before it could

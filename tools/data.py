@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except (DataError, FormatError, IndexError, OptionError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
 
 
@@ -126,13 +126,13 @@ def _check(dataset: Dataset) -> int:
     for problem in find_problems(dataset):
         count += 1
         if count <= MOST_LINES:
-            print(problem)
+            print(printable(problem))
     if count > MOST_LINES:
         print(f"and {count - MOST_LINES} more")
     if unlisted := unlisted_files(dataset):  # nobody can say whether they are as they were written
         count += len(unlisted)
         more = f" and {len(unlisted) - 3} more" if len(unlisted) > 3 else ""
-        print(f"not in the manifest: {', '.join(unlisted[:3])}{more}")
+        print(printable(f"not in the manifest: {', '.join(unlisted[:3])}{more}"))
     for name in dataset.unlisted_formats():
         print(
             f"no file of {name} is in the manifest; if an export was stopped, the same `mikasa data export` adds them"
@@ -206,7 +206,7 @@ def _replay(dataset: Dataset, index: int, env_id: str | None) -> int:
     try:
         differences = replay(dataset.info, episode, states=bool(dataset.arguments.get("states")))
     except (RenderingUnavailableError, RuntimeError, TypeError, ValueError) as error:
-        print(f"{dataset.folder} cannot be replayed here: {error}", file=sys.stderr)
+        print(printable(f"{dataset.folder} cannot be replayed here: {error}"), file=sys.stderr)
         return 2
     parts, left_out = compared_parts(episode)
     compared = f"{', '.join(parts[:-1])} and {parts[-1]}"
@@ -216,11 +216,12 @@ def _replay(dataset: Dataset, index: int, env_id: str | None) -> int:
         return 0
     print(f"{where}: {compared} do not all agree")
     for difference in differences[:MOST_LINES]:
-        print(f"  {difference.name}: from step {difference.first_row} on, by at most {difference.largest:.3g}")
+        told = f"  {difference.name}: from step {difference.first_row} on, by at most {difference.largest:.3g}"
+        print(printable(told))
     found, now = dataset.info.versions, _versions()
     for name in found:
         if name in now and now[name] != found[name]:
-            print(f"  recorded with {name} {found[name]}, replayed with {now[name]}")
+            print(printable(f"  recorded with {name} {found[name]}, replayed with {now[name]}"))
     return 1
 
 

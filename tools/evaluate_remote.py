@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-import mikasa_robo
 import mikasa_suite
 from mikasa_robo.baselines.arguments import ArgumentError, CommonArgs
 from mikasa_robo.baselines.command import env_factory, refuse_robot_options
@@ -99,7 +98,13 @@ def evaluate_remote(
         trained.sim_backend = simulator_used(trained.sim_backend, env)  # what "auto" stands for depends on the machine
         whole = is_maniskill_task(trained.env_id)
         partial = _Partial(
-            partial_path(out), trained, args.policy or "", policy.metadata, episodes, num_envs if whole else None
+            partial_path(out),
+            trained,
+            args.policy or "",
+            policy.metadata,
+            episodes,
+            num_envs if whole else None,
+            made_by,
         )
         outcomes = partial.read()
         if outcomes and _text(policy.metadata.get("sha256")) is None:
@@ -227,6 +232,7 @@ class _Partial:
         metadata: Mapping[str, Any],
         episodes: int,
         num_envs: int | None,
+        made_by: Mapping[str, Any],
     ) -> None:
         self.path = path
         self.episodes = episodes
@@ -235,7 +241,9 @@ class _Partial:
             "sim_backend": trained.sim_backend,
             "episodes": episodes,
             "num_envs": num_envs,  # where an episode depends on the others of its round
-            "version": mikasa_robo.__version__,
+            # the file of the evaluation names one revision, and one version of each library, for all episodes
+            "versions of libraries": made_by["versions"],
+            "git revision": made_by["git"],
             "server": _plain(metadata),
             # A policy with a hash may be served elsewhere the next time. Any other is known by its address alone.
             "policy": policy if _text(metadata.get("sha256")) is None else None,

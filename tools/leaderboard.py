@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -114,7 +115,10 @@ def find_leaderboard_problems(board: Mapping[str, Any]) -> list[str]:
         if twin := seen.get(played):
             problems.append(f"{where}: its evaluation is that of {twin}; leave one out")
         seen.setdefault(played, where)
+        problems += [f"{where}: its {name} is empty; fill it in" for name in ("name", "url") if not entry[name].strip()]
         try:
+            if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", entry["date"], re.ASCII):  # Python 3.11 reads others, too
+                raise ValueError
             date.fromisoformat(entry["date"])
         except ValueError:
             problems.append(f"{where}: its date is {entry['date']!r}; write it as 2026-01-31")

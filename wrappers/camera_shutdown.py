@@ -16,7 +16,10 @@ from .task_wrapper import TaskWrapper
 
 __all__ = ["CameraShutdownWrapper"]
 
-IMAGES = ("rgb", "depth", "segmentation", "rgbd", "position", "normal", "albedo", "xyzw")
+IMAGES = (
+    *("rgb", "depth", "segmentation", "rgbd", "position", "normal", "albedo", "xyzw"),
+    *("Color", "Position", "Segmentation", "PositionSegmentation", "Normal", "Albedo"),  # of obs_mode="sensor_data"
+)
 
 
 class CameraShutdownWrapper(TaskWrapper):

@@ -47,7 +47,8 @@ class MemoryEnv(SavedTask[TaskState]):
     visible flag and, where visible, its pose, then the task's own (with the oracle: for learning without memory);
     ``objects`` float32 (N, K (8 + C)): what a perfect perception system would report at this instant, for each object a
     visible flag, its pose to 1e-4 and what it is (`object_features`), zeros where it cannot be seen; comes with ``joints``;
-    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``time`` float32 (N, 1): t / T;
+    ``joints`` float32 (N, 25): joint positions (rad, m), joint speeds, TCP pose; ``time`` float32 (N, 1): t / T,
+    where T is ``horizon``, so it exceeds 1 if ``max_episode_steps`` lets an episode go on longer;
     ``oracle`` and ``prompt`` float32 (N, d), a task's prompt in every mode; ``rgb`` uint8 (N, 128, 128, 6), ``depth`` int16
     (N, 128, 128, 2) in mm, ``segmentation`` int16 (N, 128, 128, 2): the base camera's channels, then the hand camera's.
     Action: float32 (N, A) in ``action_space``, of the chosen controller. The default ``pd_joint_delta_pos`` takes 8 numbers
@@ -96,6 +97,11 @@ class MemoryEnv(SavedTask[TaskState]):
         self.arm = one_of("arm", arm, ("free", "held"))
         if arm == "held" and not self.timeline.hold_steps:
             raise ValueError("arm='held' would hold the arm to the end: this task has no response phase; use 'free'")
+        if arm == "held" and self.timeline.hold_steps >= self.horizon:
+            raise ValueError(
+                f"arm='held' holds the arm for {self.timeline.hold_steps} steps, which is all of the episode: use more "
+                "cue_steps, or 'free'"
+            )
         self.robot_init_qpos_noise = number("robot_init_qpos_noise", robot_init_qpos_noise, 0, unit="rad")
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
         if not isinstance(robot_uids, type):

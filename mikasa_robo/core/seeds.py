@@ -19,6 +19,7 @@ from gymnasium.utils.seeding import np_random
 from torch import Tensor
 
 from mikasa_robo.sim.call_arguments import RESET_OPTIONS, checked_options
+from mikasa_robo.sim.controllers import single_agents
 from mikasa_robo.sim.env import BatchedSimMixin
 
 from .pcg import BatchedPCG64, Entropy
@@ -168,6 +169,9 @@ class SeededEnv(BatchedSimMixin):
     def reset(self, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or in ``options["env_idx"]`` only.
 
+        An action may choose another control mode (``{"control_mode": …, "action": …}``). It is for all environments, and
+        stays until all of them are reset.
+
         Args:
             seed: an int: environment i gets the i-th episode of this seed, whatever ``num_envs`` is. A list with one seed
                 for each environment being reset: each gets the episode that a single environment would get with that
@@ -200,6 +204,11 @@ class SeededEnv(BatchedSimMixin):
                 self._np_random, self._np_random_seed = np_random(seed)
             # no task uses ManiSkill's own generators; reseeding some of them would change every environment
             outer = None if "env_idx" in options else [sum(key) % 2**31 for key in keys]
+        if "env_idx" not in options:
+            # a mode that an action has chosen is for all environments, and would outlive the episodes
+            for agent in single_agents(getattr(self, "agent", None)):
+                if agent.control_mode != agent._default_control_mode:
+                    agent.set_control_mode()
         with self._own_seeds():
             return super().reset(seed=outer, options=options)
 

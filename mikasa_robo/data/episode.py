@@ -48,7 +48,8 @@ class Episode:
     """(L + 1, …) by the parts of ``obs_mode``, such as "joints" (L + 1, 25) float32 or "rgb" (L + 1, H, W, 3 C) uint8 of C
     cameras; see `DatasetInfo.split_cameras`. The mode "state" has the one part "state"."""
     actions: Array
-    """(L, A) float32 in [-1, 1], as they were carried out."""
+    """(L, A) float32 in [-1, 1], as the environment was given them, with the noise. While ``arm="held"`` holds the arm, they
+    have no effect; ``held_steps`` of the task says for how many steps."""
     rewards: Array
     """(L,) float32."""
     columns: Mapping[str, Array]

@@ -43,6 +43,7 @@ from .make_arguments import (
     check_num_envs,
     checked_render_workers,
     choose_render_backend,
+    refuse_unknown_arguments,
 )
 from .materials import undrawn_materials
 from .renewal import SceneRenewal
@@ -103,6 +104,7 @@ class BatchedSimMixin(BaseEnv):
         parallel_in_single_scene: bool = False,
         **kwargs: Any,
     ) -> None:
+        refuse_unknown_arguments(self, kwargs)
         kwargs = {name: kwargs[name] for name in kwargs if name not in OPTIONAL or kwargs[name] is not None}
         check_arguments(
             self,

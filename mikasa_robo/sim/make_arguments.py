@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +28,7 @@ __all__ = [
     "check_num_envs",
     "checked_render_workers",
     "choose_render_backend",
+    "refuse_unknown_arguments",
 ]
 
 MOST_ENVS = 65_536
@@ -38,6 +41,8 @@ MOST_PIXELS = 8192
 CAMERA_ARGUMENTS = ("sensor_configs", "human_render_camera_configs", "viewer_camera_configs")
 OPTIONAL = ("sim_config", *CAMERA_ARGUMENTS)
 """Arguments that ManiSkill wants left out instead of None."""
+OF_MAKE_VEC = ("num_workers", "autoreset_mode", "vectorization_mode", "to")
+"""Arguments of ``gymnasium.make_vec`` that a task does not have."""
 _RENDER_BACKENDS = ("none", "cpu", "gpu", "cuda", "sapien_cpu", "sapien_cuda", "pci")
 
 
@@ -50,6 +55,32 @@ def check_num_envs(num_envs: Any, batched_cpu: bool) -> int:
             f"num_envs={num_envs} needs more memory than this machine has: use at most {memory // BYTES_PER_ENV}"
         )
     return num_envs
+
+
+def refuse_unknown_arguments(task: BaseEnv, given: Mapping[str, Any]) -> None:
+    """Raise TypeError where no class of ``task`` has an argument of one of these names. The task need not be initialised."""
+    names: dict[str, None] = {}  # in the order of the classes, the task's own first
+    for one in type(task).__mro__:
+        if "__init__" in vars(one) and one is not object:
+            parameters = inspect.signature(vars(one)["__init__"]).parameters.values()
+            names |= dict.fromkeys(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        if one is BaseEnv:
+            break
+    names.pop("self", None)
+    for name, value in given.items():
+        if name in names:
+            continue
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+        if name in OF_MAKE_VEC:
+            advice = "it is an argument of gymnasium.make_vec"
+        elif close:
+            advice = f"use {close[0]}"
+        else:
+            advice = f"its arguments are {', '.join(names)}"
+        # It begins in Python's own words, which other libraries look for.
+        raise TypeError(
+            f"{type(task).__name__}.__init__() got an unexpected keyword argument {name!r}, as {name}={value!r}: {advice}"
+        )
 
 
 def check_arguments(task: BaseEnv, arguments: Mapping[str, Any]) -> None:

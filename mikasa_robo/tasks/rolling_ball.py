@@ -190,6 +190,12 @@ class RollingBallTask(MemoryEnv[S]):
                 )
         if self.blank_steps:
             self.views_held = BLANK_START  # type: ignore[misc]
+            cue_steps = kwargs.get("cue_steps")
+            if isinstance(cue_steps, int) and cue_steps <= BLANK_START:
+                raise ValueError(
+                    f"blank_steps={blank_steps!r} never hides the ball: an episode of cue_steps={cue_steps} ends before "
+                    f"step {BLANK_START}, at which it would be hidden; use more cue_steps, or blank_steps=0"
+                )
         self._image_layout: ObjectLayout | None = None
         super().__init__(*args, delay_steps=0, response_steps=0, **kwargs)
 

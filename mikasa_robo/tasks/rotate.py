@@ -89,6 +89,11 @@ def angle_range_of(both_ways: bool, angle_range: Sequence[float] | None) -> tupl
     if angle_range is None:
         return default
     low, high = number_range("angle_range", angle_range, TOLERANCE, math.pi, "rad")
+    if high < 2 * TOLERANCE:
+        raise ValueError(
+            f"angle_range={angle_range!r} asks for so little that a peg which is left alone may count as turned, within "
+            f"{TOLERANCE:g} rad; use at least {2 * TOLERANCE:g} rad for the larger number"
+        )
     if high > HARD_ANGLE:
         warn_hard(
             "angle_range", angle_range, f"beyond {HARD_ANGLE:g} rad our scripted expert succeeds in less than 90 %"
@@ -190,7 +195,8 @@ class Rotate(MemoryEnv[RotateState]):
 
     Args:
         both_ways: whether the prompted angle may be clockwise.
-        angle_range: (low, high) of the prompted angle's size, 0.1…π rad, in place of the mode's own.
+        angle_range: (low, high) of the prompted angle's size, in place of the mode's own: low at least 0.1 rad, high 0.2…π
+            rad.
         recall: "in_place", the paper's form, or "replaced".
         start_grasped: for a curriculum, whether the fingers are closed on the peg when an episode begins, with the hand
             upright over its middle and no noise of the arm's start. Only "in_place". With a delay, hold the arm
