@@ -151,13 +151,13 @@ def test_a_held_arm_is_held_until_the_ball_is_hidden() -> None:
     env.close()
     with pytest.raises(ValueError, match="arm='held'"):
         gym.make("InterceptMedium-v0", arm="held")
-    with pytest.raises(ValueError, match="arm='held' holds the arm for 4 steps, which is all of the episode"):
-        gym.make("InterceptMediumHidden-v0", arm="held", cue_steps=4, blank_steps=0)
 
 
 def test_a_ball_that_is_never_hidden_is_refused() -> None:
     with pytest.raises(ValueError, match="blank_steps=86 never hides the ball: an episode of cue_steps=4 ends before"):
         gym.make("InterceptMedium-v0", cue_steps=4, blank_steps=86)
+    with pytest.raises(ValueError, match="blank_steps=1 never hides the ball"):  # a held arm would be held to the end
+        gym.make("InterceptMediumHidden-v0", arm="held", cue_steps=3, blank_steps=1)
 
 
 @pytest.mark.parametrize(

@@ -97,11 +97,6 @@ class MemoryEnv(SavedTask[TaskState]):
         self.arm = one_of("arm", arm, ("free", "held"))
         if arm == "held" and not self.timeline.hold_steps:
             raise ValueError("arm='held' would hold the arm to the end: this task has no response phase; use 'free'")
-        if arm == "held" and self.timeline.hold_steps >= self.horizon:
-            raise ValueError(
-                f"arm='held' holds the arm for {self.timeline.hold_steps} steps, which is all of the episode: use more "
-                "cue_steps, or 'free'"
-            )
         self.robot_init_qpos_noise = number("robot_init_qpos_noise", robot_init_qpos_noise, 0, unit="rad")
         self.reward_scales = rewards.override_scales(self.reward_scales, reward_scales)  # type: ignore[misc]
         if not isinstance(robot_uids, type):
