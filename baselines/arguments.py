@@ -89,19 +89,24 @@ def non_default_options(args: Any, names: str) -> Iterator[str]:
 def refuse_without(args: Any, names: str, needs: str, given: bool) -> None:
     """Raise ArgumentError where one of the options ``names`` differs from its default, although nothing reads it.
 
+    Not for a run that is resumed: one of an earlier version may have begun with it.
+
     Args:
         args: the arguments of the run, a dataclass.
         names: fields of the arguments, separated by spaces.
         needs: the option without which they do nothing, such as "--value-loss huber".
         given: whether that option is given.
     """
-    for option in () if given else non_default_options(args, names):
+    for option in () if given or args.resume is not None else non_default_options(args, names):
         raise ArgumentError(f"{option} does nothing without {needs}; add that, or leave {option} out")
 
 
 def refuse_noise(args: Any) -> None:
-    """Raise ArgumentError where ``--init-log-std`` is given to an algorithm that never samples from its policy."""
-    for option in non_default_options(args, "init_log_std"):
+    """Raise ArgumentError where ``--init-log-std`` is given to an algorithm that never samples from its policy.
+
+    Not for a run that is resumed, as in `refuse_without`.
+    """
+    for option in non_default_options(args, "init_log_std") if args.resume is None else ():
         raise ArgumentError(f"{option} does nothing: {args.algorithm} takes the most likely actions; leave it out")
 
 

@@ -115,7 +115,8 @@ class PolicyNetwork(Encoder):
             ArgumentError: the constructor does not take one of the ``--network-kwargs``, or an option is given that sets
                 sizes of the package's own networks.
         """
-        refuse_options(args, " ".join(cls.sizes_left_out()))
+        if args.resume is None:  # a run of an earlier version may have begun with one
+            refuse_options(args, " ".join(cls.sizes_left_out()))
         try:
             network = cls(observation, action, normalize_obs=args.normalize_obs, **args.read_network_kwargs())
         except TypeError as error:

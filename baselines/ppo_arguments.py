@@ -125,7 +125,7 @@ class PPOArgs(CommonArgs):
         refuse_without(self, "value_clip", "--value-loss clipped", self.value_loss == "clipped")
         refuse_without(self, "huber_delta", "--value-loss huber", self.value_loss == "huber")
         refuse_without(self, "desired_kl", "--lr-schedule kl-adaptive", self.lr_schedule == "kl-adaptive")
-        if self.lr_schedule == "kl-adaptive":
+        if self.lr_schedule == "kl-adaptive" and self.resume is None:  # a run of an earlier version may have any
             low, high = MIN_LEARNING_RATE, MAX_LEARNING_RATE
             require(
                 self, "learning_rate", lambda rate: low <= rate <= high, f"use {low:g} to {high:g} with kl-adaptive"

@@ -325,13 +325,16 @@ def test_an_option_without_the_one_that_it_belongs_to_is_refused(
     with pytest.raises(ArgumentError, match=options):
         args_class(**needed, **idle).check()
     args_class(**needed, **{**idle, **owner}).check()
+    args_class(**needed, **idle, resume=tmp_path).check()  # a run of an earlier version may have begun with it
 
 
 @pytest.mark.parametrize("algorithm", ["dagger", "bc", "dt", "rate", "iql"])
 def test_noise_is_refused_where_no_action_is_sampled(algorithm: str, tmp_path: Path) -> None:
     args_class = ALGORITHMS[algorithm].load_args_type()
+    needed = {} if algorithm == "dagger" else {"dataset": str(tmp_path)}
     with pytest.raises(ArgumentError, match=f"--init-log-std -1.0 does nothing: {algorithm} takes the most likely"):
-        args_class(init_log_std=-1.0, **({} if algorithm == "dagger" else {"dataset": str(tmp_path)})).check()
+        args_class(**needed, init_log_std=-1.0).check()
+    args_class(**needed, init_log_std=-1.0, resume=tmp_path).check()  # a run of an earlier version
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.05])
