@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from mikasa_robo.tensors import reads_wait
 
 from .base import Memory, State, check_whole, episode_ages
 
@@ -39,7 +41,7 @@ class WindowMemory(Memory):
         state = {name: torch.zeros(shape, device=self.device) for name in self.kept}
         return {**state, "age": torch.zeros(n, dtype=torch.int64, device=self.device)}
 
-    def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, State]:
+    def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, Mapping[str, Sequence[Tensor]]]:
         """T steps.
 
         Args:
@@ -48,28 +50,35 @@ class WindowMemory(Memory):
             ages: (T, N) steps since the episode began.
 
         Returns:
-            y (T, N, output_size), and what to keep of all P + T steps, (N, P + T, layers, hidden_size) each.
+            y (T, N, output_size), and what to keep of all P + T steps, (N, P + T, hidden_size) for each layer.
         """
         raise NotImplementedError
 
     def step(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """See `Memory.step`."""
-        y, state = self.run_window(x.unsqueeze(0), state, starts.unsqueeze(0), self.window)
+        # What no row keeps is left out, as below, unless that waits for a GPU in each step.
+        used = self.window if reads_wait(x.device) else self._used(state, starts)
+        y, state = self.run_window(x.unsqueeze(0), state, starts.unsqueeze(0), used)
         return y.squeeze(0), state
 
     def forward_sequence(self, x: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """See `Memory.forward_sequence`."""
         # Most sequences begin with an episode or soon after: what no row keeps is left out. This costs one transfer from the
         # GPU for a whole sequence.
-        # Where the sequence begins with an episode, what was before does not matter, not even to rounding.
-        age = state["age"].masked_fill(starts[0], 0)
-        return self.run_window(x, state, starts, min(int(age.max()), self.window))
+        return self.run_window(x, state, starts, self._used(state, starts[0]))
 
     def run_episodes(self, x: Tensor) -> Tensor:
         """See `Memory.run_episodes`. The state, which is large, is not made."""
         ages = torch.arange(len(x), device=x.device).unsqueeze(-1).expand(-1, x.shape[1])
         nothing = x.new_zeros((x.shape[1], 0, self.layers, self.hidden_size))
         return self.run(x, dict.fromkeys(self.kept, nothing), ages)[0]
+
+    def _used(self, state: State, starts: Tensor) -> int:
+        """The number of steps, the newest of the state, that some row keeps.
+
+        Where an episode begins (``starts`` (N,)), what was before does not matter, not even to rounding.
+        """
+        return min(int(state["age"].masked_fill(starts, 0).max()), self.window)
 
     def run_window(self, x: Tensor, state: State, starts: Tensor, used: int) -> tuple[Tensor, State]:
         """`forward_sequence`, where no row keeps more than the ``used`` newest steps of the state."""
@@ -78,11 +87,16 @@ class WindowMemory(Memory):
         count = min(used + len(x), self.window)
         older = torch.arange(count - 1, -1, -1, device=x.device) > ages[-1].unsqueeze(-1)  # (N, count)
         after = {}
-        for name, value in kept.items():
+        for name, layers in kept.items():
+            # Written at once: each further copy of a large window costs as much as the attention.
+            first = self.window - count
+            whole = layers[0].new_empty((len(older), self.window, self.layers, self.hidden_size))
+            whole[:, :first] = 0.0
+            for i, layer in enumerate(layers):
+                whole[:, first:, i] = layer[:, layer.shape[1] - count :]
             # Of the episodes before nothing stays, so that states can be compared and read.
-            value = value[:, value.shape[1] - count :].masked_fill(older[..., None, None], 0)
-            padding = value.new_zeros((len(value), self.window - count, *value.shape[2:]))
-            after[name] = torch.cat([padding, value], dim=1) if count < self.window else value
+            whole[:, first:].masked_fill_(older[..., None, None], 0)
+            after[name] = whole
         return y, {**after, "age": ages[-1] + 1}
 
 

@@ -46,7 +46,7 @@ class GTrXL(WindowMemory):
         self.blocks = nn.ModuleList(_Block(hidden_size, heads, gate_bias) for _ in range(layers))
         self.final = nn.LayerNorm(hidden_size)
 
-    def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, State]:
+    def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """See `WindowMemory.run`."""
         y = self.embed(x).transpose(0, 1)  # (N, T, H)
         parts = list(chunks(ages, past["inputs"].shape[1], self.window))
@@ -71,7 +71,7 @@ class GTrXL(WindowMemory):
             read = block.output(torch.cat(seen, dim=2).transpose(1, 2).flatten(2))
             y = block.attention_gate(y, read.relu())
             y = block.mlp_gate(y, block.mlp(block.before_mlp(y)).relu())
-        return self.final(y).transpose(0, 1), {"inputs": torch.stack(kept, dim=2)}
+        return self.final(y).transpose(0, 1), {"inputs": kept}
 
 
 class _Block(nn.Module):

@@ -41,7 +41,7 @@ class Transformer(WindowMemory):
         """What is added to the inputs (…, hidden_size) for the steps (…) of the episode."""
         return sinusoids(ages, self.hidden_size)
 
-    def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, State]:
+    def run(self, x: Tensor, past: State, ages: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """See `WindowMemory.run`."""
         y = (self.embed(x) + self.positions(ages)).transpose(0, 1)  # (N, T, H)
         parts = list(chunks(ages, past["keys"].shape[1], self.window))
@@ -56,8 +56,7 @@ class Transformer(WindowMemory):
                 for steps, others, _, mask in parts
             ]
             y = block.join(y, torch.cat(read, dim=2))
-        kept = {"keys": torch.stack(all_keys, dim=2), "values": torch.stack(all_values, dim=2)}
-        return self.final(y).transpose(0, 1), kept
+        return self.final(y).transpose(0, 1), {"keys": all_keys, "values": all_values}
 
 
 class Block(nn.Module):
