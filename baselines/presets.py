@@ -107,7 +107,7 @@ SEVERAL_TARGETS: dict[str, Any] = {
 HEAD_START: dict[str, Any] = {"train_env_kwargs": ("head_start=[0,1]",)}
 
 STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
-    # The last million steps play the task itself. So InterceptSlow has 97 and 98 % (seeds 1 and 2). With a head start to
+    # The last million steps play the task itself. So InterceptSlow has 97, 98 and 100 % (seeds 1 to 3). With a head start to
     # the end it had 87 % after 1.5 million steps and 78 % after 3 million, and InterceptMedium 93 and 86 % (seed 1, 100
     # episodes). InterceptMedium has not been run with these options.
     "Intercept": {**COMES_TO_REST, **HEAD_START, "total_timesteps": 2_500_000, "curriculum_share": 0.6},
