@@ -101,13 +101,26 @@ def refuse_without(args: Any, names: str, needs: str, given: bool) -> None:
         raise ArgumentError(f"{option} does nothing without {needs}; add that, or leave {option} out")
 
 
+def refuse_options(args: Any, names: str, where: str | None = None) -> None:
+    """Raise ArgumentError where one of the options ``names`` differs from its default: the network of the run ignores it.
+
+    Args:
+        args: the arguments of the run.
+        names: fields of the arguments, separated by spaces.
+        where: where they are ignored, such as "with --network mlp"; None: with the network of the run.
+    """
+    where = f"with --network {args.network_name}" if where is None else where
+    for option in non_default_options(args, names):
+        raise ArgumentError(f"{option} does nothing {where}; leave it out")
+
+
 def refuse_noise(args: Any) -> None:
     """Raise ArgumentError where ``--init-log-std`` is given to an algorithm that never samples from its policy.
 
     Not for a run that is resumed, as in `refuse_without`.
     """
-    for option in non_default_options(args, "init_log_std") if args.resume is None else ():
-        raise ArgumentError(f"{option} does nothing: {args.algorithm} takes the most likely actions; leave it out")
+    if args.resume is None:
+        refuse_options(args, "init_log_std", f"in {args.algorithm}, which takes the most likely actions")
 
 
 def device_works(device: str | None) -> bool:

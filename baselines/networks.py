@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mikasa_robo import tensors
 from mikasa_robo.deprecation import deprecated_names
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, refuse_options
 from .critics import ValueScale, output_gain
 from .distributed import DistContext
 from .distributions import Distribution
@@ -28,7 +28,6 @@ from .policy_network import (
     PolicyNetwork,
     read_ppo_options,
     refuse_network_kwargs,
-    refuse_options,
 )
 from .protocol import Network, Setup
 from .registry import get_memory, get_network

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mikasa_robo.deprecation import renamed_attributes
 
-from .arguments import ArgumentError, non_default_options
+from .arguments import ArgumentError, non_default_options, refuse_options
 from .critics import CRITIC_STATE, ValueScale
 from .distributed import DistContext
 from .distributions import Categoricals, Distribution, Gaussian, StateNoise
@@ -25,7 +25,6 @@ __all__ = [
     "PolicyNetwork",
     "read_ppo_options",
     "refuse_network_kwargs",
-    "refuse_options",
 ]
 
 PPO_OPTIONS = frozenset(
@@ -274,19 +273,6 @@ def refuse_network_kwargs(args: Any, options: str) -> None:
     """Raise ArgumentError where ``--network-kwargs`` are given to a network that takes ``options`` in their place."""
     if args.network_kwargs:
         raise ArgumentError(f"--network-kwargs {' '.join(args.network_kwargs)}: this network takes {options} instead")
-
-
-def refuse_options(args: Any, names: str, where: str | None = None) -> None:
-    """Raise ArgumentError where one of the options ``names`` differs from its default: the network of the run ignores it.
-
-    Args:
-        args: the arguments of the run.
-        names: fields of the arguments, separated by spaces.
-        where: where they are ignored, such as "with --network mlp"; None: with the network of the run.
-    """
-    where = f"with --network {args.network_name}" if where is None else where
-    for option in non_default_options(args, names):
-        raise ArgumentError(f"{option} does nothing {where}; leave it out")
 
 
 def read_ppo_options(args: Any) -> dict[str, Any]:

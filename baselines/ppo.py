@@ -13,13 +13,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, refuse_options
 from .critics import is_critic_parameter, rescale_values, value_unit
 from .distributed import DistContext
 from .divergence import diverged, steps_taken
 from .exploration import NoiseSource
 from .networks import NetworkPolicy, make_network
-from .policy_network import refuse_options
 from .ppo_arguments import MAX_LEARNING_RATE, MIN_LEARNING_RATE, PPOArgs
 from .protocol import Network, Setup
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .arguments import ArgumentError
+from .arguments import ArgumentError, refuse_options
 from .critics import ValueScale, output_gain
 from .distributions import Distribution
 from .encoder import IMAGE_FEATURES, JOINED_VECTOR
@@ -32,7 +32,6 @@ from .policy_network import (
     PolicyNetwork,
     read_ppo_options,
     refuse_network_kwargs,
-    refuse_options,
 )
 from .registry import get_memory
 from .spaces import OBJECTS, ActionLayout, Obs, ObservationLayout, State

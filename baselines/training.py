@@ -419,8 +419,7 @@ class _Run:
         self.network.load_state_dict(saved["policy"])
         require_finite(self.network)
         self.algorithm.load_state_dict(saved["algorithm_state"])
-        seed = int(np.random.SeedSequence([self.args.seed, self.updates]).generate_state(1)[0])
-        if not continue_generator(self.generator, saved["generator"], seed):
+        if not continue_generator(self.generator, saved["generator"], derived_seed(self.args.seed, saved["updates"])):
             log.info("the checkpoint is of another kind of device: random numbers begin anew")
         _restore_torch_generators(saved.get("torch_generators", {}), self.device)  # an older checkpoint has none
         self.stats.episodes.extend(saved["episodes"])

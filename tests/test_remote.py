@@ -544,7 +544,7 @@ def test_a_partial_evaluation_goes_on_with_its_simulator(monkeypatch: pytest.Mon
     monkeypatch.setattr("mikasa_robo.tools.evaluate.simulator_used", lambda asked, env: "physx_cuda")  # another machine
     with (
         answering(lambda k: actions, HASHED) as port,
-        pytest.raises(OptionError, match=r"another evaluation, with another sim_backend\)"),
+        pytest.raises(OptionError, match=r"another evaluation: not the same sim_backend\)"),
     ):
         evaluate_remote(remote(port, out), make_factory=reach)
 
@@ -558,7 +558,7 @@ def test_without_a_hash_a_policy_is_known_by_its_address(tmp_path: Path, capsys:
         kept = partial_path(out).read_bytes()
         with (
             answering(lambda k: actions, pack({"name": "mine"})) as other,
-            pytest.raises(OptionError, match=r"another evaluation, with another policy\); move it away"),
+            pytest.raises(OptionError, match=r"another evaluation: not the same policy\); move it away"),
         ):
             evaluate_remote(remote(other, out), make_factory=reach)
         assert partial_path(out).read_bytes() == kept
@@ -589,7 +589,7 @@ def test_of_a_task_of_maniskill_whole_rounds_are_played_again(monkeypatch: pytes
     with answering(lambda k: DROP if k == 27 else actions, HASHED) as port:
         with pytest.raises(RemotePolicyError, match="3 of 4 episodes are over"):
             evaluate_remote(remote(port, out), make_factory=lambda args: Noted)
-        with pytest.raises(OptionError, match=r"another evaluation, with another num_envs\)"):
+        with pytest.raises(OptionError, match=r"another evaluation: not the same num_envs\)"):
             evaluate_remote(remote(port, out, num_envs=4), make_factory=lambda args: Noted)
     rounds.clear()
     with answering(lambda k: actions, HASHED) as port:
@@ -633,7 +633,7 @@ def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> Non
     kept = partial_path(out).read_bytes()
     with answering(dies_at(10**9), HASHED) as port:
         with pytest.raises(
-            OptionError, match=r"another evaluation, with another episodes\); move it away, or name another"
+            OptionError, match=r"another evaluation: not the same episodes\); move it away, or name another"
         ):
             evaluate_remote(remote(port, out, episodes=5), make_factory=reach)
         assert partial_path(out).read_bytes() == kept
@@ -641,7 +641,7 @@ def test_a_server_that_dies_loses_no_episode_that_is_over(tmp_path: Path) -> Non
         older["of"]["versions of libraries"]["torch"] = "1.0"
         older["of"]["git revision"] = {"revision": "0" * 40, "dirty": False}
         partial_path(out).write_text(json.dumps(older))
-        with pytest.raises(OptionError, match="with another versions of libraries, git revision"):
+        with pytest.raises(OptionError, match="not the same versions of libraries, git revision"):
             evaluate_remote(remote(port, out), make_factory=reach)
         partial_path(out).write_bytes(kept.replace(b"[true,", b"[1,").replace(b"[false,", b"[0,"))
         with pytest.raises(OptionError, match="an outcome is not of the types"):

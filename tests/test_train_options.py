@@ -332,7 +332,9 @@ def test_an_option_without_the_one_that_it_belongs_to_is_refused(
 def test_noise_is_refused_where_no_action_is_sampled(algorithm: str, tmp_path: Path) -> None:
     args_class = ALGORITHMS[algorithm].load_args_type()
     needed = {} if algorithm == "dagger" else {"dataset": str(tmp_path)}
-    with pytest.raises(ArgumentError, match=f"--init-log-std -1.0 does nothing: {algorithm} takes the most likely"):
+    with pytest.raises(
+        ArgumentError, match=f"--init-log-std -1.0 does nothing in {algorithm}, which takes the most likely"
+    ):
         args_class(**needed, init_log_std=-1.0).check()
     args_class(**needed, init_log_std=-1.0, resume=tmp_path).check()  # a run of an earlier version
 

@@ -134,9 +134,10 @@ def _check(dataset: Dataset) -> int:
         more = f" and {len(unlisted) - 3} more" if len(unlisted) > 3 else ""
         print(printable(f"not in the manifest: {', '.join(unlisted[:3])}{more}"))
     for name in dataset.unlisted_formats():
-        print(
+        told = (
             f"no file of {name} is in the manifest; if an export was stopped, the same `mikasa data export` adds them"
         )
+        print(printable(told))
     files = (dataset.manifest or {})["files"]
     verdict = f"{count} problems" if count else "as its manifest says"
     print(f"{dataset.folder}: {len(dataset)} episodes, {len(files)} files: {verdict}")

@@ -258,7 +258,7 @@ class _Partial:
             if content["format"] != PARTIAL_FORMAT:
                 raise ValueError(f"its format is not {PARTIAL_FORMAT}")
             if differing := [name for name in self._of if content["of"].get(name) != self._of[name]]:
-                raise ValueError(f"it is of another evaluation, with another {', '.join(differing)}")
+                raise ValueError(f"it is of another evaluation: not the same {', '.join(differing)}")
             outcomes = {
                 int(k): Outcome(**dict(zip(OUTCOME, row, strict=True))) for k, row in content["outcomes"].items()
             }

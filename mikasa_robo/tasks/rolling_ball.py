@@ -165,6 +165,7 @@ class RollingBallTask(MemoryEnv[S]):
     def __init__(
         self,
         *args: Any,
+        cue_steps: int,
         speed: Literal["slow", "medium", "fast"] = "slow",
         speed_range: Sequence[float] | None = None,
         drift_range: Sequence[float] | None = None,
@@ -190,14 +191,14 @@ class RollingBallTask(MemoryEnv[S]):
                 )
         if self.blank_steps:
             self.views_held = BLANK_START  # type: ignore[misc]
-            cue_steps = kwargs.get("cue_steps")
-            if isinstance(cue_steps, int) and cue_steps <= BLANK_START:
+            cue_steps = whole_number("cue_steps", cue_steps, 1, MOST_STEPS, "control steps")
+            if cue_steps <= BLANK_START:
                 raise ValueError(
                     f"blank_steps={blank_steps!r} never hides the ball: an episode of cue_steps={cue_steps} ends before "
                     f"step {BLANK_START}, at which it would be hidden; use more cue_steps, or blank_steps=0"
                 )
         self._image_layout: ObjectLayout | None = None
-        super().__init__(*args, delay_steps=0, response_steps=0, **kwargs)
+        super().__init__(*args, cue_steps=cue_steps, delay_steps=0, response_steps=0, **kwargs)
 
     @property
     def roll_ranges(self) -> RollRanges:
