@@ -53,7 +53,8 @@ envs = gym.make_vec("MemoryLength-v0", num_envs=8, vectorization_mode="async")  
 Environment i of a batch that is reset with seed s plays the same episode as a single environment that is reset with seed
 s + i. As in Gymnasium's vector environments, the step after the end of an episode starts the next one
 (`AutoresetMode.NEXT_STEP`). `autoreset_mode="SameStep"` or `"Disabled"` changes that for batched families, and
-`vector_kwargs={{"autoreset_mode": AutoresetMode.SAME_STEP}}` for all others.
+`vector_kwargs={{"autoreset_mode": AutoresetMode.SAME_STEP}}` for all others. `max_episode_steps=T` truncates episodes after
+T steps, in `gym.make` and in every kind of `gym.make_vec`.
 
 Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections 4.2 and 5): observations are vectors in
 the diagnostic tier and images in the complex tier. *Lag* is the number of steps between a cue and its recall. T is the

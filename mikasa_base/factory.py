@@ -38,6 +38,7 @@ class Factory:
         if entry_point is None:
             raise ValueError(f"{row.name} has no vectorised form: use vectorization_mode 'sync' or 'async'")
         self.row = row
+        self.vector = vector
         self.entry_point = entry_point
 
     @property
@@ -55,6 +56,8 @@ class Factory:
             ValueError: the value of an argument is not allowed.
         """
         env_class = self._load()
+        # Gymnasium's wrapper TimeLimit does this for single environments.
+        max_episode_steps = kwargs.pop("max_episode_steps", None) if self.vector else None
         parameters = inspect.signature(env_class).parameters.values()
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             known = [p.name for p in parameters]
@@ -65,7 +68,10 @@ class Factory:
                         f"{self.row.name}.__init__() got an unexpected keyword argument {name!r}, as {name}={value!r}: "
                         f"its arguments are {', '.join(known)}"
                     )
-        return env_class(**kwargs)
+        env = env_class(**kwargs)
+        if max_episode_steps is not None:
+            env.limit_episodes(max_episode_steps)
+        return env
 
     def _load(self) -> Any:
         missing = missing_dependency(self.row)

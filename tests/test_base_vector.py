@@ -102,6 +102,37 @@ def test_what_was_handed_out_stays_as_it_is(env_id: str) -> None:
     assert same([came[0][0], *(part for one in came[1:] for part in one[:4])], kept)
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("env_id", FAMILIES)
+def test_a_step_limit_truncates_as_in_single_environments(env_id: str, mode: str) -> None:
+    kind = {"vector_kwargs": {"autoreset_mode": AutoresetMode(mode)}, "vectorization_mode": "sync"}
+    single = gym.make_vec(env_id, 3, max_episode_steps=7, disable_env_checker=True, **kind)  # type: ignore[arg-type]
+    batch = gym.make_vec(env_id, 3, max_episode_steps=7, autoreset_mode=mode)
+    actions = actions_of(env_id, 3, 40)
+    ours, theirs = run(batch, actions), run(single, actions)
+    assert same([part[:-1] for part in ours], [part[:-1] for part in theirs])
+    assert any(part[3].any() for part in ours if len(part) == 5), "no episode was truncated"
+
+
+def test_a_step_limit_counts_anew_where_an_episode_is_reset() -> None:
+    envs = gym.make_vec("MemoryLength-v0", 2, max_episode_steps=3, autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    envs.step(np.zeros(2, int))
+    envs.reset(options={"reset_mask": np.array([False, True])})
+    envs.step(np.zeros(2, int))
+    assert envs.step(np.zeros(2, int))[3].tolist() == [True, False]
+    envs.reset(options={"reset_mask": np.array([True, False])})
+    assert envs.step(np.zeros(2, int))[3].tolist() == [False, True]
+
+
+def test_minus_one_is_no_step_limit() -> None:
+    envs = gym.make_vec("MemoryLength-v0", 2, max_episode_steps=-1)
+    envs.reset(seed=0)
+    ends = [envs.step(np.zeros(2, int))[2:4] for _ in range(11)]
+    assert not any(truncated.any() for _, truncated in ends)
+    assert ends[-1][0].all(), "the episode ends by itself after memory_length + 1 steps"
+
+
 def test_disabled_autoreset_and_the_mask_of_a_reset() -> None:
     envs = gym.make_vec("PassiveTMaze-v0", 3, corridor_length=2, autoreset_mode="Disabled")
     envs.reset(seed=[5, None, 7])  # type: ignore[arg-type]
@@ -159,6 +190,9 @@ def test_misuse_of_a_batch_is_named() -> None:
         gym.make_vec("MemoryLength-v0", 0)
     with pytest.raises(ValueError, match="no_such_thing=1"):
         gym.make_vec("MemoryLength-v0", 2, no_such_thing=1)
+    for steps in (0, -2, 2.5, True):
+        with pytest.raises(ValueError, match=f"max_episode_steps={steps} should be an integer from"):
+            gym.make_vec("MemoryLength-v0", 2, max_episode_steps=steps)
     with pytest.raises(ValueError, match="render_mode='human'"):
         gym.make_vec("MemoryLength-v0", 2, render_mode="human")
     envs = gym.make_vec("MemoryLength-v0", 2)

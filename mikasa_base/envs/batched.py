@@ -35,6 +35,7 @@ Observations = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 
 MAX_ENVS = 2**20
 MOST_SEED = 2**128 - 1
+MOST_STEPS = 2**62
 _NUMBERS_AHEAD = 256
 """A batch draws this many random numbers at a time for each environment, as a call costs more than the numbers."""
 
@@ -158,6 +159,8 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
         game: The rules.
         render_mode: None, or "rgb_array": ``render()`` then returns an image of each environment.
         autoreset_mode: When the next episode starts after the end of one; see ``gymnasium.vector.AutoresetMode``.
+
+    ``gym.make_vec(ID, max_episode_steps=T)`` also truncates episodes after T steps, as ``gym.make`` does (`limit_episodes`).
     """
 
     def __init__(
@@ -185,6 +188,15 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._used = np.full(self.num_envs, depth)
         self._over = np.ones(self.num_envs, np.bool_)
         self._begun = False
+        self._max_episode_steps = MOST_STEPS
+        self._elapsed = np.zeros(self.num_envs, np.int64)
+
+    def limit_episodes(self, max_episode_steps: int) -> None:
+        """Truncates episodes after this many steps, as ``gymnasium.wrappers.TimeLimit`` does; -1 removes the limit.
+
+        Raises ValueError for a number that cannot be a limit.
+        """
+        self._max_episode_steps = step_limit(max_episode_steps)
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -225,6 +237,8 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 "autoreset_mode is DISABLED: reset them with options={'reset_mask': ...}"
             )
         rewards, terminated, truncated = self.game.step(self.game.check_actions(actions))
+        self._elapsed += 1
+        truncated = truncated | (self._elapsed >= self._max_episode_steps)
         infos: dict[str, Any] = {}
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             if self._over.any():
@@ -279,8 +293,16 @@ class BatchedEnv(gym.vector.VectorEnv[Any, Any, Any]):
             self._used[i] = 0
         self.game.begin(which, self._ahead[which, self._used[which]])
         self._used[which] += 1
+        self._elapsed[which] = 0
 
 
 def batch_size(num_envs: int) -> int:
     """``num_envs``, checked."""
     return checks.integer("num_envs", num_envs, 1, MAX_ENVS)
+
+
+def step_limit(max_episode_steps: Any) -> int:
+    """``max_episode_steps``, checked; -1 means none, as in ``gym.make``."""
+    if checks.integer("max_episode_steps", max_episode_steps, -1, MOST_STEPS) == -1:
+        return MOST_STEPS
+    return checks.integer("max_episode_steps", max_episode_steps, 1, MOST_STEPS)
