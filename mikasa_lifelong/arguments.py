@@ -15,9 +15,11 @@ from .errors import LifelongError, find
 from .learners.registry import LEARNERS, OPTIONS, LearnerRow, find_learner
 from .nets import NETWORKS
 
-__all__ = ["RunArgs"]
+__all__ = ["MOST_SEED", "RunArgs"]
 
 SMOKE_STEPS = 20
+MOST_SEED = 10**15
+"""`mikasa report` takes a larger seed of a run for a made-up one."""
 
 
 @dataclass
@@ -182,7 +184,8 @@ class RunArgs:
             if getattr(self, name) <= 0:
                 raise LifelongError(f"{_option(name)} {getattr(self, name)} must be above 0")
         most_threads = max(64, 4 * (os.cpu_count() or 1))
-        for name, most in (("dropout", 0.99), ("gamma", 1.0), ("threshold", 1.0), ("torch_threads", most_threads)):
+        most_of = {"dropout": 0.99, "gamma": 1.0, "threshold": 1.0, "torch_threads": most_threads, "seed": MOST_SEED}
+        for name, most in most_of.items():
             value = getattr(self, name)
             if value is not None and value > most:
                 raise LifelongError(f"{_option(name)} {value} must be at most {most}")

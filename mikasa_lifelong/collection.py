@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from mikasa_robo.tools.runs import run_folders
+
 from . import metrics
+from .arguments import RunArgs
 from .catalog import STREAMS
 from .errors import LifelongError
 from .learners.registry import LEARNERS, label_of
@@ -72,7 +74,8 @@ class Collection:
     strengths: dict[str, dict[str, dict[float | None, Seeds]]] = field(default_factory=dict)
     """Runs by stream, learner, strength and seed; the strength is None for learners without one.
 
-    Here and in ``runs`` a learner with other options than its defaults is one of its own, see `label_of`.
+    Here and in ``runs`` a learner with other options than its defaults is one of its own, see `label_of`. So is one whose
+    runs of the same seed were also made with another network or other steps: ``"ewc, hidden size 512"``.
     """
     best: dict[tuple[str, str], float | None] = field(default_factory=dict)
     """By stream and learner, where there are several strengths: the best one."""
@@ -105,13 +108,14 @@ def collect(paths: Sequence[Path]) -> Collection:
     for path in paths:
         if not path.exists():
             raise LifelongError(f"{path} does not exist; name the folder of a run, or one that holds such folders")
-        found = sorted(Path(place) for place, _, names in os.walk(path) if RECORD_FILE in names)
+        found = run_folders(path, RECORD_FILE)
         if not found:
             result.problems.append((path, f"holds no run: no {RECORD_FILE}"))
         folders |= dict.fromkeys(folder.resolve() for folder in found)
     complete = [pair for folder in folders for pair in _complete(folder, result)]
-    for record, folder in _of_same_tasks(complete, result):
-        _add(record, folder, result)
+    kept = _of_same_tasks(complete, result)
+    for (record, folder), learner in zip(kept, _labels(kept), strict=True):
+        _add(record, folder, learner, result)
     for stream, learners in result.strengths.items():
         for learner, by_strength in learners.items():
             _choose(stream, learner, by_strength, result)
@@ -151,9 +155,43 @@ def _of_same_tasks(found: Sequence[tuple[Record, Path]], into: Collection) -> li
     return kept
 
 
-def _add(record: Record, folder: Path, into: Collection) -> None:
+def _labels(found: Sequence[tuple[Record, Path]]) -> list[str]:
+    """The name of each run's learner, without its strength.
+
+    If runs of the same stream, learner, strength and seed were made in several ways, with one network and with a wider one
+    for example, the names tell these apart. The way that most runs of the learner have keeps the plain name; of equally
+    many, the one that is nearer to the defaults.
+    """
+    labels = [label_of(record.learner, record.args, without=("strength",)) for record, _ in found]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, (record, _) in enumerate(found):
+        groups.setdefault((record.stream, labels[i]), []).append(i)
+    for (stream, _), members in groups.items():
+        ways = {i: _protocol_of(found[i][0]) for i in members}
+        first: dict[tuple[object, int], dict[str, object]] = {}
+        if all(ways[i] == first.setdefault(_strength_and_seed(found[i][0]), ways[i]) for i in members):
+            continue
+        defaults, all_ways = _defaults_of(stream), list(ways.values())
+        usual = max(all_ways, key=lambda way: (all_ways.count(way), sum(way[n] == defaults.get(n) for n in PROTOCOL)))
+        for i, way in ways.items():
+            differ = [name for name in PROTOCOL if way[name] != usual[name]]
+            labels[i] = ", ".join([labels[i], *(f"{name.replace('_', ' ')} {way[name]}" for name in differ)])
+    return labels
+
+
+def _strength_and_seed(record: Record) -> tuple[object, int]:
+    return record.args.get("strength"), record.seed
+
+
+def _defaults_of(stream: str) -> dict[str, object]:
+    """The default of each of `PROTOCOL` on a stream, as far as it is known."""
+    of_runs = {item.name: item.default for item in fields(RunArgs)}
+    of_stream = {name: getattr(STREAMS[stream], name) for name in PROTOCOL if hasattr(STREAMS.get(stream), name)}
+    return of_runs | of_stream
+
+
+def _add(record: Record, folder: Path, learner: str, into: Collection) -> None:
     strength = record.args.get("strength")
-    learner = label_of(record.learner, record.args, without=("strength",))
     seeds = into.strengths.setdefault(record.stream, {}).setdefault(learner, {}).setdefault(strength, {})
     if record.seed in seeds:
         text = f"not counted: {record.stream}, {learner}, seed {record.seed} is there already"
@@ -243,8 +281,9 @@ def values_of(column: Column, collection: Collection, stream: str, learner: str)
         return {seed: column.of_run(record) for seed, record in sorted(records.items())}
     scratch = {
         seed: record
-        for seed, record in collection.runs.get(stream, {}).get(SCRATCH, {}).items()
-        if seed in records and _protocol_of(record) == _protocol_of(records[seed])
+        for label, by_seed in collection.runs.get(stream, {}).items()
+        for seed, record in by_seed.items()
+        if _name_in(label) == SCRATCH and seed in records and _protocol_of(record) == _protocol_of(records[seed])
     }
     arrays = {seed: record.array() for seed, record in sorted(records.items())}
     return metrics.fwt_nav(arrays, {seed: record.array() for seed, record in scratch.items()})

@@ -72,6 +72,11 @@ class _Pictures:
     def _select(self, x: NDArray[np.float32], labels: NDArray[np.int64]) -> Pictures:
         raise NotImplementedError
 
+    @property
+    def most_episodes(self) -> int:
+        """Items of the test data."""
+        return len(self._select(*self._split[1])[1])
+
     def dataset(self, seed: int) -> ArrayDataset:
         """The training data; ``seed`` changes nothing, as there is only one."""
         x, label = self._select(*self._split[0])

@@ -131,9 +131,10 @@ class Loop:
         """Go on from what `save` wrote.
 
         Raises:
-            LifelongError: the run was begun with other data.
+            LifelongError: the run was begun with other data or other tasks.
         """
         record = Record.from_dict(saved["record"], "the checkpoint's record")
+        self.stream.require_tasks(record.tasks, f"--resume {self.run_dir}")
         self.stream.require_data(record.data_sha256, f"--resume {self.run_dir}")
         place = saved["lifelong"]
         self.index, self.phase, self.t = place["stage"], place["phase"], place["t"]
@@ -221,17 +222,17 @@ class Loop:
             ", ".join(f"{name} {value:.1%}" for name, value in zip(self.stream.row.tasks, values, strict=True)),
         )
         self.record.save(self.run_dir)
-        save_stage(self.run_dir, self.stage.number, self.args, self.learner.state(), self.record.data_sha256)
+        save_stage(self.run_dir, self.stage.number, self.args, self.stream, self.learner.state())
         self.index, self.phase, self.t = self.index + 1, "train", 0
         self.save()
 
     def _evaluate(self, checkpoint: int, k: int, loss: float | None = None) -> float:
         told = self.stream.tasks[k].evaluate(self.learner.policy(k), self.args.episodes)
-        # A NaN would pass for a score that was not measured.
-        if not (0 <= told.successes <= told.trials and told.trials > 0 and math.isfinite(told.value)):
+        # A NaN, which fails here, would pass for a score that was not measured.
+        if not (0 <= told.successes <= told.trials and told.trials > 0 and 0 <= told.value <= 1):
             raise LifelongError(
-                f"the evaluation of {self.stream.row.tasks[k]} returned {told}; let it return a finite value, at least one "
-                "trial, and from 0 to that many successes"
+                f"the evaluation of {self.stream.row.tasks[k]} returned {told}; let it return a value from 0 to 1, at least "
+                "one trial, and from 0 to that many successes"
             )
         # NumPy's numbers, which tasks tend to count with, cannot be written as JSON.
         scores = Scores(int(told.successes), int(told.trials), float(told.value))

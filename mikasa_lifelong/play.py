@@ -100,6 +100,7 @@ def _play(args: Args) -> list[_Played]:
         if args.video is not None and not isinstance(task, DrawableTask):
             name = stream.row.tasks[args.task - 1]
             raise LifelongError(f"--video {args.video}: {name} cannot be drawn, as the mazes can; leave --video out")
+        stream.require_episodes(args.episodes)
         if not played:
             print(f"{run.stream}, {run.learner}, seed {run.seed}: task {args.task}, {stream.row.tasks[args.task - 1]}")
         policy = learner.policy(args.task - 1)

@@ -121,9 +121,7 @@ class Record:
             values["measurements"] = [Measurement(**m) for m in values["measurements"]]
             record = cls(**values)
             _require_kinds(record)
-            for measurement in record.measurements:
-                _require_kinds(measurement)
-            record.array()
+            _require_ranges(record)
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise LifelongError(f"{source} is broken ({type(error).__name__}: {error}); move it away") from error
         return record
@@ -162,6 +160,24 @@ def _require_kinds(part: Record | Measurement) -> None:
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         if wrong or (isinstance(value, tuple) and not all(isinstance(name, str) for name in value)):
             raise TypeError(f"{item.name} is {value!r}, which is no {item.type}")
+
+
+def _require_ranges(record: Record) -> None:
+    """Raise ValueError or TypeError for numbers that no run has; the metrics would be wrong or could not be computed."""
+    K, strength = len(record.tasks), record.args.get("strength")
+    if K == 0 or record.checkpoints < 1 or record.one_network < 1 or record.seed < 0:
+        raise ValueError(
+            f"{K} tasks, checkpoints {record.checkpoints}, one_network {record.one_network} and seed {record.seed}, "
+            "expected at least 1, 1, 1 and 0"
+        )
+    if isinstance(strength, bool) or not isinstance(strength, (float, int, type(None))):
+        raise TypeError(f"args.strength is {strength!r}, which is no number")
+    for m in record.measurements:
+        _require_kinds(m)
+        if not (0 <= m.stage <= K and AFTER <= m.checkpoint <= record.checkpoints and 0 <= m.task < K):
+            raise ValueError(f"{m} is of a stage, a checkpoint or a task that the run does not have")
+        if not (0 <= m.successes <= m.trials and m.trials >= 1 and 0 <= m.value <= 1):
+            raise ValueError(f"{m} has numbers that no evaluation has")
 
 
 def read_record(run_dir: Path) -> Record:

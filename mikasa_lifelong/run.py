@@ -63,6 +63,8 @@ def run(args: RunArgs, command: Sequence[str]) -> dict[str, Any]:
         require_free(folder)
     made_by = provenance(command)  # of the code that is loaded: files may change until the end of the run
     stream = TaskStream(args.stream_row, args.data)
+    if args.resume is None:  # earlier versions began runs with more
+        stream.require_episodes(args.episodes)
     for k in range(len(stream)):  # what cannot be built is found before there is a folder
         stream.dataset(k, args.seed)
     args.learner_row.load()

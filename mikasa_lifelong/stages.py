@@ -21,11 +21,10 @@ FORMAT = "mikasa/lifelong-stage/1"
 _NAME = re.compile(r"stage-(\d+)\.pt")
 
 
-def save_stage(
-    run_dir: Path, stage: int, args: RunArgs, state: Mapping[str, Any], data_sha256: str | None = None
-) -> None:
+def save_stage(run_dir: Path, stage: int, args: RunArgs, stream: TaskStream, state: Mapping[str, Any]) -> None:
     """Write ``stage-<stage>.pt``. Raises CheckpointError where it cannot be written."""
-    payload = {"format": FORMAT, "stage": stage, "args": args.to_dict(), "data_sha256": data_sha256, "learner": state}
+    learnt_from = {"tasks": list(stream.row.tasks), "data_sha256": stream.data_sha256}
+    payload = {"format": FORMAT, "stage": stage, "args": args.to_dict(), **learnt_from, "learner": state}
     save_checkpoint(run_dir / f"stage-{stage}.pt", payload)
 
 
@@ -59,7 +58,7 @@ class SavedStages:
         """The run's arguments, its stream, and the learner as it was after ``stage``.
 
         Raises:
-            LifelongError: that stage was not saved, its file is broken, or the run's data is no longer the same.
+            LifelongError: that stage was not saved, its file is broken, or the run's tasks or data are no longer the same.
         """
         self.require([stage])
         from .loop import make_setup
@@ -69,7 +68,9 @@ class SavedStages:
             saved = load_checkpoint(path, FORMAT)
             args = RunArgs.from_dict(saved["args"]).completed()
             stream = TaskStream(args.stream_row, args.data)
-            stream.require_data(saved.get("data_sha256"), f"--run {self.run_dir}")  # older files do not have it
+            # Older files do not have these two.
+            stream.require_tasks(saved.get("tasks", stream.row.tasks), f"--run {self.run_dir}")
+            stream.require_data(saved.get("data_sha256"), f"--run {self.run_dir}")
             learner: Learner = args.learner_row.load()(make_setup(args, stream))
             learner.load(saved["learner"])
         except CheckpointError as error:

@@ -153,7 +153,7 @@ class Scores:
     successes: int
     trials: int
     value: float
-    """The score of the record, in general ``successes / trials``."""
+    """The score of the record, from 0 to 1; in general ``successes / trials``."""
 
 
 class Task(Protocol):
@@ -183,7 +183,8 @@ class TaskStream:
     """The tasks of a stream, built. A task that stands in several places is built once.
 
     A task that reads files may have an attribute ``data_sha256``, the SHA-256 of what it reads in hexadecimal digits. With
-    it a run knows its data again, also where the folder has moved.
+    it a run knows its data again, also where the folder has moved. One with a limited number of episodes, such as the items
+    of a test set, may have an attribute ``most_episodes``, so that no more are asked for.
 
     Args:
         row: the stream.
@@ -214,6 +215,25 @@ class TaskStream:
         if len(told) == 1:
             return told[0]
         return hashlib.sha256(" ".join(map(str, told)).encode()).hexdigest()
+
+    def require_tasks(self, expected: Sequence[str], what: str) -> None:
+        """Raise LifelongError where ``expected``, the tasks of ``what``, are not those of the stream as it is now."""
+        tasks = self.row.tasks
+        if tuple(expected) != tasks:
+            raise LifelongError(
+                f"{what} has the tasks {', '.join(expected)}, and the stream {self.row.name} has {', '.join(tasks)} now; "
+                "register it as it was, or start a new run"
+            )
+
+    def require_episodes(self, episodes: int | None) -> None:
+        """Raise LifelongError where a task does not have so many episodes."""
+        for name, task in zip(self.row.tasks, self.tasks, strict=True):
+            most = getattr(task, "most_episodes", None)
+            if episodes is not None and most is not None and episodes > most:
+                raise LifelongError(
+                    f"--episodes {episodes}: {name} has {most} for an evaluation; use at most as many as each task of "
+                    f"{self.row.name} has, or leave it out to use all"
+                )
 
     def require_data(self, expected: str | None, what: str) -> None:
         """Raise LifelongError where ``expected``, the `data_sha256` of ``what``, is known and that of other data."""

@@ -31,7 +31,7 @@ from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.sweep import Args, PlannedRun, SweepError, run_file
 from mikasa_robo.tools.sweep_plan import Vocabulary
 
-from .arguments import RunArgs
+from .arguments import MOST_SEED, RunArgs
 from .catalog import find_stream
 from .errors import LifelongError
 from .learners.registry import find_learner
@@ -122,6 +122,7 @@ WORDS = Vocabulary(
     check_options=_check_options,
     defaults=_defaults,
     algorithm="learner",
+    most_seed=MOST_SEED,
 )
 """What the names in a sweep's file stand for here."""
 

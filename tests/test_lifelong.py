@@ -311,6 +311,83 @@ def test_unfinished_and_strange_runs_are_listed(runs: Path, tmp_path: Path, caps
     assert "| ewc, fisher minibatch, fisher samples 9 | 1 |" in shown, "a learner of its own"
 
 
+def test_runs_of_one_seed_that_were_made_in_several_ways_have_names_of_their_own(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plain name is that of the way that most runs have, also where the folders of the others sort before theirs."""
+    wide = [
+        changed_copy(runs / f"{name}1", tmp_path / f"a-{name}", args={"hidden_size": 12, "steps": 99})
+        for name in ("scn", "ewc")
+    ]
+    usual = [runs / name for name in ("scn1", "scn2", "ewc1", "ewc2")]
+    found = collect([*wide, *usual])
+    of = {
+        label: {seed: record.args["hidden_size"] for seed, record in by_seed.items()}
+        for label, by_seed in found.runs["tiny-digits"].items()
+    }
+    other = "ewc, steps 99, hidden size 12"
+    assert of["ewc"] == {1: 6, 2: 6}
+    assert of[other] == {1: 12}
+    assert not any("not counted" in why for _, why in found.problems)
+    assert any(
+        why.startswith(f"{other} differs from other learners in steps, hidden_size") for _, why in found.problems
+    )
+    (forward,) = [column for column in COLUMNS if column.name == "fwt_nav"]
+    assert list(values_of(forward, found, "tiny-digits", other)) == [1], "with the run of scn that was made likewise"
+    assert command.main(["report", *map(str, [*wide, *usual]), "--out", str(tmp_path / "out")]) == 0
+    assert f"| {other} | 1 |" in capsys.readouterr().out
+
+
+def test_of_as_many_runs_those_nearer_to_the_defaults_keep_the_plain_name(runs: Path, tmp_path: Path) -> None:
+    """The default number of checkpoints is 5, and that of the copy."""
+    near = changed_copy(runs / "scn1", tmp_path / "b", args={"checkpoints": 5})
+    for paths in ([runs / "scn1", near], [near, runs / "scn1"]):
+        found = collect(paths).runs["tiny-digits"]
+        assert {label: next(iter(seeds.values())).args["checkpoints"] for label, seeds in found.items()} == {
+            "scn": 5,
+            "scn, checkpoints 2": 2,
+        }
+
+
+def test_a_link_to_a_run_is_followed(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(runs / "ewc1")
+    assert list(collect([tmp_path]).runs["tiny-digits"]) == ["ewc"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_last", "message"),
+    [
+        ({"one_network": 0}, {}, "one_network 0"),
+        ({"tasks": []}, {}, "0 tasks"),
+        ({"args": {"strength": [1]}}, {}, "args.strength is [1], which is no number"),
+        ({}, {"value": float("nan")}, "has numbers that no evaluation has"),
+        ({}, {"value": 1.5}, "has numbers that no evaluation has"),
+        ({}, {"trials": 0, "successes": 0}, "has numbers that no evaluation has"),
+        ({}, {"task": -3}, "a task that the run does not have"),
+        ({}, {"stage": -1}, "a stage, a checkpoint or a task that the run does not have"),
+        ({}, {"checkpoint": -2}, "a checkpoint or a task that the run does not have"),
+    ],
+)
+def test_a_record_with_numbers_that_no_run_has_is_a_problem_of_its_folder(
+    changes: dict[str, Any], of_last: dict[str, Any], message: str, runs: Path, tmp_path: Path
+) -> None:
+    content = json.loads((runs / "ewc1" / "record.json").read_text())
+    content["measurements"][-1] |= of_last
+    bad = changed_copy(runs / "ewc1", tmp_path / "bad", **{"measurements": content["measurements"], **changes})
+    found = collect([bad, runs / "ewc2"])
+    assert list(found.runs["tiny-digits"]["ewc"]) == [2]
+    ((folder, why),) = found.problems
+    assert folder == bad.resolve()
+    assert message in why
+
+
+def test_no_more_episodes_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--stream", "split-digits", "--episodes", "117", "--run-dir", str(tmp_path / "run")]
+    assert command.main(words) == 2
+    assert re.search(r"--episodes 117: digits-\d\d has 1\d\d for an evaluation; use at most", capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
 def test_learners_that_were_trained_otherwise_are_not_compared(runs: Path, tmp_path: Path) -> None:
     content = json.loads((runs / "scn1" / "record.json").read_text())
     (tmp_path / "scn").mkdir()
@@ -524,6 +601,11 @@ def test_the_report_of_training_runs_shows_them_apart(
     assert "| `tiny-digits` | ewc | 3 |" in shown
     assert "| `tiny-digits` | ewc, strength 9.0 | 1 |" in shown
     assert "not counted" not in shown
+    content["args"] |= {"strength": 1.0, "hidden_size": 12}
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide" / "final_eval.json").write_text(json.dumps(content))
+    assert report_main([str(runs), str(tmp_path / "wide"), "--out", str(tmp_path / "wide and usual")]) == 0
+    assert "ewc1; the two differ in hidden_size" in capsys.readouterr().out
     assert "## Training runs" not in shown
 
 

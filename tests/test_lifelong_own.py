@@ -55,6 +55,8 @@ class Plane:
             return Scores(0, 0, float("nan"))
         if self.fault == "no value":
             return Scores(0, 30, float("nan"))
+        if self.fault == "a return":
+            return Scores(0, 30, -4.5)
         return Scores(right.sum(), trials, right.astype(np.float32).mean())  # NumPy's numbers
 
 
@@ -140,7 +142,7 @@ def test_a_learner_that_cannot_be_loaded_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("fault", ["no trials", "no value"])
+@pytest.mark.parametrize("fault", ["no trials", "no value", "a return"])
 def test_impossible_scores_are_refused(fault: str, words: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words("test_lifelong_own:Plane", fault)) == 2
     assert "the evaluation of own returned Scores(successes=0, trials=" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 from lifelong_helpers import play_loop, tiny_args
 
-from mikasa_lifelong import command
+from mikasa_lifelong import catalog, command
 from mikasa_lifelong.arguments import RunArgs
+from mikasa_lifelong.catalog import STREAMS
 from mikasa_lifelong.film import GAP, HOLD, side_by_side
 from mikasa_lifelong.learners.sequential import Sequential
 from mikasa_lifelong.loop import make_setup
@@ -40,6 +43,24 @@ def test_every_stage_plays_as_it_did_in_the_run(folder: Path) -> None:
         for k, task in enumerate(stream.tasks):
             assert task.evaluate(learner.policy(k), args.episodes).value == R[stage, -1, k], (stage, k)
     assert len(np.unique(R[:, -1])) > 3, "stages differ"
+
+
+def test_a_run_knows_when_its_stream_has_other_tasks(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It refuses to go on, or to be played, where a script registers a stream of the same name with other tasks."""
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    row = STREAMS["tiny-digits"]
+    monkeypatch.setitem(catalog._streams, row.name, dataclasses.replace(row, tasks=("digits-89", *row.tasks[1:])))
+    before = (run / "record.json").read_bytes()
+    for words, named in ((["run", "--resume", str(run)], "--resume"), (["play", "--run", str(run)], "--run")):
+        assert command.main(words) == 2
+        assert (
+            f"{named} {run} has the tasks digits-01, digits-23, digits-45, and the stream tiny-digits has digits-89, "
+            "digits-23, digits-45 now; register it as it was"
+        ) in capsys.readouterr().err
+    assert (run / "record.json").read_bytes() == before
 
 
 def test_play_prints_the_score_after_the_own_stage_and_the_last(
@@ -76,6 +97,7 @@ def test_a_task_is_played_with_the_network_that_was_kept_for_it(
         ("--task 0", "--task 0: tiny-digits has the tasks 1 to 3"),
         ("--stages 1 7", "--stages 7: "),
         ("--episodes 0", "--episodes 0 must be at least 1"),
+        ("--episodes 1000", "--episodes 1000: digits-01 has "),
         ("--video {out}/a.mp4 --video-episodes 0", "--video-episodes 0 must be at least 1"),
         ("--video-episodes 2", "--video-episodes 2 needs --video, the name of the file"),
         ("--video {out}/a.gif", "a.gif is not the name of an MP4 file; let it end in .mp4"),
@@ -133,9 +155,10 @@ def test_episodes_of_different_length_are_shown_side_by_side() -> None:
 
 def test_a_maze_is_filmed_after_two_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = RunArgs(stream="ST1", steps=1, checkpoints=1, episodes=1, hidden_size=4).completed()
-    setup = make_setup(args, TaskStream(args.stream_row))
+    stream = TaskStream(args.stream_row)
+    setup = make_setup(args, stream)
     for stage in (1, 4):
-        save_stage(tmp_path, stage, args, Sequential(setup).state())
+        save_stage(tmp_path, stage, args, stream, Sequential(setup).state())
     video = tmp_path / "forgot.mp4"
     words = ["play", "--run", str(tmp_path), "--video", str(video), "--video-episodes", "1"]
     steps = 5

@@ -6,7 +6,7 @@ import fnmatch
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ __all__ = [
     "Source",
     "agent_name",
     "collect",
+    "run_folders",
     "settings_that_differ",
     "unit_of_steps",
 ]
@@ -141,7 +142,7 @@ def collect(paths: Sequence[Path]) -> Collection:
                 f"{path} does not exist; name a run folder, a folder of run folders, or a file of `mikasa eval`"
             )
         if path.is_dir():
-            folders, files = _search(path)
+            folders, files = run_folders(path, *RUN_FILES), _evaluation_files(path)
         else:
             folders, files = [], [path]
         before = len(result.runs) + len(result.problems)
@@ -159,19 +160,30 @@ def collect(paths: Sequence[Path]) -> Collection:
     return result
 
 
-def _search(path: Path) -> tuple[list[Path], list[Path]]:
-    """The run folders at or below ``path``, and the JSON files that may be evaluations. What cannot be read is skipped."""
-    folders, files = [], []
+def _walk(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder at or below ``path`` once, also through links, and the names of its files."""
     visited = set()
     for place, below, names in os.walk(path, followlinks=True):
         if (real := os.path.realpath(place)) in visited:
             below.clear()  # a link to a folder above it would have no end
             continue
         visited.add(real)
-        if any(fnmatch.filter(names, pattern) for pattern in RUN_FILES):
-            folders.append(Path(place))
-        files += [Path(place, name) for name in names if name.endswith(".json") and name != "final_eval.json"]
-    return sorted(folders), sorted(files)
+        yield Path(place), names
+
+
+def run_folders(path: Path, *patterns: str) -> list[Path]:
+    """The folders at or below ``path`` with a file that fits one of ``patterns``. What cannot be read is skipped."""
+    return sorted(place for place, names in _walk(path) if any(fnmatch.filter(names, pattern) for pattern in patterns))
+
+
+def _evaluation_files(path: Path) -> list[Path]:
+    """The JSON files at or below ``path`` that may be evaluations."""
+    return sorted(
+        place / name
+        for place, names in _walk(path)
+        for name in names
+        if name.endswith(".json") and name != "final_eval.json"
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -361,6 +373,9 @@ def _drop_repeated(collection: Collection) -> None:
     for run in sorted(collection.runs, key=lambda r: (-r.steps, -r.episodes)):
         first = kept.setdefault((run.source, run.env_id, run.algorithm, run.seed), run)
         if first is not run:
-            why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is already in {first.path}"
+            differ = settings_that_differ([first.args, run.args])
+            why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is already in {first.path}" + (
+                f"; the two differ in {', '.join(differ)}" if differ else ""
+            )
             collection.problems.append((run.path, why))
     collection.runs = [run for run in collection.runs if any(run is other for other in kept.values())]

@@ -168,7 +168,11 @@ class NavMaze(SingleEnv):
 
 
 class NavMazeVector(BatchedEnv):
-    """`NavMaze` as a vector environment; see there and `BatchedEnv`."""
+    """`NavMaze` as a vector environment; see there and `BatchedEnv`.
+
+    Args:
+        max_episode_steps: Truncates episodes after this many steps, if that is earlier; see `BatchedEnv.limit_episodes`.
+    """
 
     def __init__(
         self,
@@ -177,5 +181,7 @@ class NavMazeVector(BatchedEnv):
         obs: str = "depth",
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        max_episode_steps: int = -1,
     ) -> None:
         super().__init__(NavGame(batch_size(num_envs), maze, obs), render_mode, autoreset_mode)
+        self.limit_episodes(max_episode_steps)
