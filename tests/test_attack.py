@@ -125,6 +125,20 @@ def test_what_cannot_be_used_is_named_and_nothing_is_trained(
     assert not (tmp_path / "out").exists()
 
 
+def test_one_file_cannot_be_the_results_and_the_table(
+    trainer: FakeTrainer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results, link = tmp_path / "a.csv", tmp_path / "link.csv"
+    results.write_text("hours of training")
+    link.symlink_to(results)
+    words = ["--env-id", COLOR, "--out", str(tmp_path / "out"), "--csv", str(results)]
+    for option, path in (("--markdown", results), ("--markdown", link), ("--reference", results)):
+        assert main([*words, option, str(path)]) == 2
+        assert f"{option} {path} is the same file as --csv; name another one" in capsys.readouterr().err
+    assert results.read_text() == "hours of training"
+    assert not trainer.runs
+
+
 def test_a_task_of_ones_own_without_an_expert_is_refused(
     own_task: str,
     trainer: FakeTrainer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import inspect
 import json
@@ -216,6 +217,38 @@ def test_a_cache_that_cannot_be_written_to_is_told_and_none_is_made(tmp_path: Pa
     assert bad.fix == "export MIKASA_CACHE=/a/folder/of/yours"
     assert doctor._writable("MIKASA cache", tmp_path / "new" / "deeper", "MIKASA_CACHE").ok
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_may_not_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by root, who may read everything: a container may give another user root's home."""
+
+    private, stat_of = Path("/private of root"), os.stat
+
+    def refuse(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).startswith(f"{private}/"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat_of(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setenv("HOME", str(private))
+    assert not doctor._writable("MIKASA cache", private / ".cache" / "mikasa", "MIKASA_CACHE").ok
+    assert not doctor._gpu_library({"physx": "105.1-physx-5.3.1.patch0"}).ok
+    for drivers in (private / "one.json", private / "drivers"):
+        assert not doctor._vulkan_drivers({"VK_ICD_FILENAMES": str(drivers)}).ok
+    assert isinstance(doctor._vulkan_drivers({}), Check)
+
+
+def test_a_home_folder_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    (caches,) = doctor._caches({})
+    for check in (caches, doctor._gpu_library({"physx": "105.1-physx-5.3.1.patch0"})):
+        assert (check.ok, check.fix) == (False, "export HOME=/a/folder/of/yours")
+    assert isinstance(doctor._vulkan_drivers({}), Check)
 
 
 @pytest.mark.parametrize(

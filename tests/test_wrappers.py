@@ -665,6 +665,16 @@ def test_a_wrapped_environment_is_made_again_from_its_spec() -> None:
         again.close()
 
 
+def test_what_changes_batched_observations_does_not_go_around_the_unbatched_view() -> None:
+    env = w.UnbatchWrapper(gym.make("RememberColor3-v0"))
+    for wrap in (w.StateOnlyTensorToDictWrapper, lambda inner: w.ObservationModeWrapper(inner, "joints")):
+        with pytest.raises(
+            TypeError, match="UnbatchWrapper inside takes the batch axis off: put UnbatchWrapper outside"
+        ):
+            wrap(env)
+    env.close()
+
+
 def test_the_unbatched_view_passes_gymnasiums_own_check() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that the bounds of an observation are infinite

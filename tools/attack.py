@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         env_ids = _check(args)
         csv_path = args.csv or args.out / "attack.csv"
         markdown_path = args.markdown or args.out / "attack.md"
+        _require_other_files(csv_path, markdown_path, args.reference)
         references = _references(args)
         rows = read_rows(csv_path)
         _check_rows(args, rows, csv_path)
@@ -195,6 +196,16 @@ def _check(args: Args) -> list[str]:
                 f"--env-id {env_id} has no expert; use a task of `mikasa list`, or give the row of your own a skill"
             )
     return env_ids
+
+
+def _require_other_files(csv: Path, markdown: Path, reference: Path | None) -> None:
+    """Raises OptionError if two of the options name one file, as the table would overwrite the results."""
+    named: dict[Path, str] = {}
+    for option, path in (("--csv", csv), ("--markdown", markdown), ("--reference", reference)):
+        if path is None:
+            continue
+        if (other := named.setdefault(path.resolve(), option)) != option:
+            raise OptionError(f"{option} {path} is the same file as {other}; name another one")
 
 
 def _check_teachers(teachers: Sequence[str]) -> None:

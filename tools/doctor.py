@@ -6,6 +6,7 @@ Everything that could crash on a broken driver runs in a process of its own, so 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import importlib.metadata
 import importlib.util
 import json
@@ -35,6 +36,7 @@ ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share
 """Where the Vulkan loader looks for drivers, besides the user's own folders."""
 STATE_MODE = "state mode"
 GPU_LIBRARY = "PhysX GPU library"
+HOME_FIX = "export HOME=/a/folder/of/yours"
 WIDTH = 17
 """Of the column of names."""
 _TIMEOUT = 300.0
@@ -210,8 +212,11 @@ def _cuda(facts: Mapping[str, Any]) -> Check:
 def _gpu_library(facts: Mapping[str, Any]) -> Check:
     """The library that SAPIEN 3.0 loads, or first downloads, for a GPU simulation."""
     version = facts["physx"]
-    library = library_file(version)
-    if library.is_file():
+    try:
+        library = library_file(version)
+    except RuntimeError as error:  # nobody knows the home folder
+        return Check(GPU_LIBRARY, False, str(error), HOME_FIX)
+    if os.path.isfile(library):
         return Check(GPU_LIBRARY, True, str(library))
     url = download_url(version)
     file = Path("/tmp") / url.rpartition("/")[2]
@@ -225,8 +230,8 @@ def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
     for variable in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
         if variable in environ:
             named = [Path(path) for path in environ[variable].split(os.pathsep) if path]
-            files = [file for path in named for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-            missing = [str(file) for file in files if not file.is_file()]
+            files = [file for path in named for file in (_manifests(path) if os.path.isdir(path) else [path])]
+            missing = [str(file) for file in files if not os.path.isfile(file)]
             if missing or not files:
                 return Check(
                     "Vulkan drivers",
@@ -235,12 +240,18 @@ def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
                     f"unset {variable}",
                 )
             return Check("Vulkan drivers", True, f"{', '.join(map(str, files))} (by {variable})")
-    home = Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    folders = [*map(Path, ICD_FOLDERS), home / "vulkan/icd.d"]
-    files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
+    folders = list(map(Path, ICD_FOLDERS))
+    if "XDG_DATA_HOME" in environ or _home() is not None:
+        folders.append(Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local/share", "vulkan/icd.d"))
+    files = [file for folder in folders for file in _manifests(folder)]
     if not files:
         return Check("Vulkan drivers", False, f"none in {', '.join(map(str, folders))}", FIX)
     return Check("Vulkan drivers", True, ", ".join(map(str, files)))
+
+
+def _manifests(folder: Path) -> list[Path]:
+    """The JSON files in a folder; none where it cannot be read."""
+    return [folder / name for name in sorted(glob.glob("*.json", root_dir=folder))]
 
 
 def _rendering(device: str) -> Check:
@@ -251,8 +262,18 @@ def _rendering(device: str) -> Check:
     return Check(name, False, f"SAPIEN cannot render: {problem}", FIX)
 
 
+def _home() -> Path | None:
+    """The user's home folder; None where nobody knows it, as in a container with a user that it has no entry of."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 def _caches(facts: Mapping[str, Any]) -> list[Check]:
-    home = Path.home()
+    home = _home()
+    if home is None:
+        return [Check("caches", False, "HOME is not set, and this user has no entry in /etc/passwd", HOME_FIX)]
     return [
         _writable("MIKASA cache", Path(facts.get("cache", home / ".cache" / "mikasa")), "MIKASA_CACHE"),
         _writable("SAPIEN cache", home / ".sapien", "HOME"),
@@ -262,7 +283,8 @@ def _caches(facts: Mapping[str, Any]) -> list[Check]:
 
 def _writable(name: str, folder: Path, variable: str) -> Check:
     """Whether ``folder`` can be written to, or created. Creates nothing."""
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    # os.path: where a folder above it may not be read, Path.exists raises before Python 3.12.
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if os.path.exists(parent))
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return Check(name, True, str(folder) if existing == folder else f"{folder}, created when it is needed")
     return Check(name, False, f"{folder} cannot be written to", f"export {variable}=/a/folder/of/yours")

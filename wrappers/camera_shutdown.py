@@ -37,6 +37,7 @@ class CameraShutdownWrapper(TaskWrapper):
         gym.utils.RecordConstructorArgs.__init__(self, n_initial_steps=n_initial_steps)
         self.n_initial_steps = whole_number("n_initial_steps", n_initial_steps)
         super().__init__(env)
+        self._require_batched()
         if not _has_images(self.task._init_raw_obs):
             mode = "+".join(self.task._modes.parts) or self.task.obs_mode
             raise ValueError(f"obs_mode={mode!r} has no images to blank: make the environment with obs_mode='rgb'")

@@ -34,6 +34,7 @@ class ObservationModeWrapper(TaskWrapper):
     def __init__(self, env: gym.Env[Any, Any], obs_mode: str) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, obs_mode=obs_mode)
         super().__init__(env)
+        self._require_batched()
         if not parse_modes(obs_mode).parts:
             raise ValueError(
                 f"obs_mode={obs_mode!r} is one of ManiSkill's own, which only gymnasium.make can choose; join any of "

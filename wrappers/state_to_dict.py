@@ -22,6 +22,7 @@ class StateOnlyTensorToDictWrapper(TaskWrapper):
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
+        self._require_batched()
         first = self.task._init_raw_obs
         if isinstance(first, Tensor):
             prompt = self.task.evaluate().get("prompt")

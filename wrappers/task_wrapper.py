@@ -23,10 +23,12 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
         env: a task as ``gymnasium.make`` returns it, with any number of environments.
 
     Raises:
-        TypeError: ``env`` is not a MIKASA task.
+        TypeError: ``env`` is not a MIKASA task, or its observations have no batch axis any more and the wrapper needs it.
     """
 
     base_class: ClassVar[type[Any]] = MemoryEnv
+    unbatches: ClassVar[bool] = False
+    """Whether its results have no batch axis."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         if not isinstance(env, gym.Env) or not isinstance(env.unwrapped, self.base_class):
@@ -43,6 +45,17 @@ class TaskWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
             )
         gym.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
+
+    def _require_batched(self) -> None:
+        """Raises TypeError if a wrapper inside takes the batch axis off."""
+        env: Any = self.env
+        while isinstance(env, gym.Wrapper):
+            if getattr(env, "unbatches", False):
+                raise TypeError(
+                    f"{type(self).__name__} changes batched observations, and {type(env).__name__} inside takes the batch "
+                    f"axis off: put {type(env).__name__} outside"
+                )
+            env = env.env
 
     @property
     def task(self) -> MemoryEnv[Any]:

@@ -36,6 +36,7 @@ class UnbatchWrapper(TaskWrapper):
     """
 
     base_class: ClassVar[type[Any]] = BaseEnv
+    unbatches: ClassVar[bool] = True
     _seeded = False
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
