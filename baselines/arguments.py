@@ -435,9 +435,12 @@ class CommonArgs:
     def check_batch(self) -> None:
         """Raise ArgumentError where the sizes of rollouts and minibatches do not fit; an algorithm may check more."""
         if self.total_timesteps < self.batch_size:
+            what, fewer = (
+                ("one rollout", "--num-envs or --num-steps") if self.plays else ("the --num-steps", "--num-steps")
+            )
             raise ArgumentError(
-                f"--total-timesteps {self.total_timesteps} is less than one rollout of {self.batch_size} steps; "
-                f"use at least {self.batch_size}, or fewer --num-envs or --num-steps"
+                f"--total-timesteps {self.total_timesteps} is less than {what} of {self.batch_size} steps; "
+                f"use at least {self.batch_size}, or fewer {fewer}"
             )
 
     @property

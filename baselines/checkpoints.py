@@ -355,7 +355,10 @@ class _Bounded(TorchDispatchMode):
 def _imported_by(kind: str, name: str, module: str | None) -> str:
     if module is None:
         return f"there is no {kind} {name!r} in this version"
-    return f"{kind} {name!r} is in the module {module}, which is imported only if you name it; add --{kind} {module}:{name}"
+    return (
+        f"{kind} {name!r} is in the module {module}, which is imported only if you name it; add --{kind} {module}:{name}, "
+        f"or in Python import {module} first"
+    )
 
 
 def load_network(path: Path | str, device: torch.device | str = "cpu", memory: str | None = None) -> Any:

@@ -14,6 +14,7 @@ OPTION_OF = {
     "control_mode": "--control-mode",
     "reward_mode": "--reward-mode",
     "num_envs": "--num-envs",
+    "num_workers": "--num-workers if the command has it, or leave it out",
 }
 """Arguments of environments that have an option of their own."""
 SET_BY_TRAINING = (

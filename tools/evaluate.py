@@ -147,6 +147,9 @@ def check(args: Args) -> list[Checkpoint]:
         if len(args.checkpoint) != PAPER_RUNS:
             count = len(args.checkpoint)
             raise OptionError(f"--checkpoint names {count}: --protocol paper takes {PAPER_RUNS}, of different seeds")
+    for word in args.env_kwargs or ():
+        if word.partition("=")[0] in ("obs_mode", "control_mode", "reward_mode"):
+            raise OptionError(f"--env-kwargs {word}: a checkpoint has its own; leave it out")
     _played_env_kwargs((), args)
     import_foreign(args.algorithm, args.network, args.memory)
     checkpoints = [read_checkpoint(path, args.memory) for path in args.checkpoint]

@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     low, high = outcome.interval()
     print(
         f"{options.env_id} {options.policy}: success {outcome.rate:.1%} (95 % interval {low:.1%} to {high:.1%}) in "
-        f"{outcome.episodes} episodes, {outcome.failures} ended with a mistake, "
-        f"{outcome.mean_length:.0f} steps to a success on average"
+        f"{outcome.episodes} episodes, {outcome.failures} ended with a mistake"
+        + (f", {outcome.mean_length:.0f} steps to a success on average" if outcome.rate else "")
     )
     if options.video is not None:
         film(options.env_id, make, options.video, options.seed, **kwargs)
