@@ -263,6 +263,8 @@ def test_a_block_leaves_room_for_a_finger_and_is_shuffled(n: int) -> None:
     places = grid_places(arc_inputs(n), n, radius)
     assert places.shape == (2 * N, n, 2)
     assert float(box_gaps(places, 0.02).min()) >= FINGER_WIDTH
+    centres = torch.cdist(places, places) + torch.eye(n, dtype=torch.float64)
+    assert float(centres.min()) >= 2 * radius + FINGER_WIDTH - 1e-9, "however the objects are turned"
     assert float(places.abs().max()) < 0.1 + GRID_JITTER
     places = grid_places(uniforms(3 * N, 3 * n), n, radius)
     cell = (places / 0.0906 + (math.ceil(math.sqrt(n)) - 1) / 2).round().to(torch.int64)
@@ -517,6 +519,10 @@ def test_the_way_to_one_among_others_leads_over_them() -> None:
     assert torch.equal(paid[:, high], straight[:, high])
     assert bool((paid[1:, heights < 0.05] < straight[1:, heights < 0.05]).all())
     assert float(rewards.reach_from_above(torch.zeros(1, 3))) == 1
+    # 20 cm beside the target the hand should be 8 cm above it; what is missing counts three times
+    way = torch.tensor([[0.2, 0.0, 0.0], [0.0, 0.2, -0.05]])
+    expected = rewards.closeness(torch.tensor([0.2 + 3 * 0.08, math.hypot(0.2, 0.05) + 3 * 0.03]))
+    assert torch.allclose(rewards.reach_from_above(way), expected, atol=1e-6)
 
 
 def test_a_hand_that_has_touched_something_must_rise_first() -> None:

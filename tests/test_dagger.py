@@ -20,6 +20,7 @@ from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger import BC, DAgger, Imitation
 from mikasa_robo.baselines.dagger_arguments import BCArgs, DAggerArgs, ImitationArgs
 from mikasa_robo.baselines.distributed import DistContext
+from mikasa_robo.baselines.env_wrappers import StaggeredEpisodes
 from mikasa_robo.baselines.episodes import Episode, EpisodeBuffer, EpisodeCutter
 from mikasa_robo.baselines.imitation import Figures, imitation_loss, run_memory
 from mikasa_robo.baselines.loggers import EpisodeStats
@@ -122,6 +123,19 @@ def test_what_counts_and_what_can_be_known() -> None:
         assert torch.equal(batch.known, (phases != CUE)[:, None].expand(14, 2))
         assert torch.equal(batch.oracle[0], info["oracle_info"])
         env.close()
+
+
+def test_after_an_episode_was_cut_short_the_oracle_is_that_of_the_next() -> None:
+    env = StaggeredEpisodes(made(n=8), 2, 8)  # the second half of the environments begins anew after 4 steps
+    algorithm = learner(env, num_steps=6)
+    obs, _ = env.reset(seed=0)
+    algorithm.on_episode_start(torch.ones(8, dtype=torch.bool))
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    assert batch.over[3].tolist() == [False] * 4 + [True] * 4
+    now = env.unwrapped.get_info()["oracle_info"]
+    assert torch.equal(batch.oracle[4:], now.expand(2, -1, -1))
+    assert bool((batch.oracle[3] != now).any()), "or the test shows nothing"
+    env.close()
 
 
 @pytest.mark.parametrize(
@@ -380,6 +394,18 @@ def test_the_gradient_of_a_minibatch_is_bounded(small_env: Any) -> None:
     assert float((after - before).norm()) == pytest.approx(1e-3, rel=0.02)
 
 
+@pytest.mark.parametrize("delta", [0.1, 0.5])
+def test_far_off_the_slope_of_the_huber_loss_is_1_whatever_delta(small_env: Any, delta: float) -> None:
+    algorithm = learner(small_env, loss="huber", huber_delta=delta)
+    last = algorithm.network.actor[-1]
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.zeros_(last.bias)  # the mean is 0
+    episodes = episodes_of(small_env, [6])  # 4 of its actions count
+    episodes[0]["labels"][:] = 3.0
+    _, figures = imitation_loss(algorithm.learner, episodes, 8.0, algorithm.args)
+    assert Figures(*figures).action_loss == pytest.approx(4 * (3.0 - delta / 2) / 8)
+
+
 def test_actions_that_are_not_carried_out_do_not_count(small_env: Any) -> None:
     algorithm = learner(small_env)
     episodes = episodes_of(small_env, [6, 8])
@@ -404,6 +430,17 @@ def test_the_read_out_teaches_the_memory_and_leaves_the_action_alone(small_env: 
     assert Figures(*figures).action_loss == 0.0
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.memory.parameters())
     assert all(p.grad is None or not p.grad.any() for p in [*network.actor.parameters(), *network.critic.parameters()])
+
+
+def test_the_read_out_of_numbers_learns_their_scale() -> None:
+    env = made(env_id="TakeItBack-v0", n=3)
+    algorithm = learner(env, env_id="TakeItBack-v0", oracle_weight=0.3, num_steps=2)
+    obs, _ = env.reset(seed=0)
+    batch = algorithm.rollout(env, obs, EpisodeStats())
+    algorithm.update(batch)
+    mean = algorithm.learner.readout.normalizer.mean
+    torch.testing.assert_close(mean.float(), batch.oracle.float().flatten(0, 1).mean(dim=0))
+    env.close()
 
 
 def test_an_oracle_read_out_learns_what_the_memory_holds() -> None:

@@ -161,6 +161,17 @@ def test_where_nothing_is_visible_the_empty_token_is_read() -> None:
         assert not torch.equal(pooling(tokens, some), pooling(tokens, hidden))
 
 
+@torch.no_grad()
+def test_what_a_query_reads_by_hand() -> None:
+    pooling = TokenPooling(4, queries=1)
+    pooling.queries.fill_(1.0)
+    tokens = torch.tensor([[[1.0] * 4, [3.0] * 4]])
+    found = pooling(tokens, torch.tensor([[True, False]]))
+    # The score is 4, divided by the square root of the size; that of the empty token is 0.
+    share = math.exp(4 / 2) / (math.exp(4 / 2) + 1)
+    torch.testing.assert_close(found, torch.full((1, 4), share))
+
+
 def test_the_token_at_the_tcp_is_that_of_the_object_there() -> None:
     tcp = torch.tensor([0.1, 0.2, 0.3, 1.0, 0, 0, 0])
     objects = torch.zeros(3, 8 + C)

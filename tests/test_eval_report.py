@@ -30,6 +30,7 @@ from mikasa_robo.baselines import ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import CommonArgs
 from mikasa_robo.baselines.checkpoints import CheckpointError, save_policy
 from mikasa_robo.baselines.environments import make_gymnasium_env
+from mikasa_robo.baselines.evaluation import Evaluation
 from mikasa_robo.baselines.networks import ActorCritic, NetworkPolicy, RecurrentActorCritic
 from mikasa_robo.baselines.registry import get_algorithm
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
@@ -37,7 +38,7 @@ from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
 from mikasa_robo.tools.checkpoint import read_checkpoint
 from mikasa_robo.tools.env_ids import OptionError
-from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints, write_new
+from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints, figures, summarize, write_new
 from mikasa_robo.tools.evaluate import main as eval_main
 from mikasa_robo.tools.html import as_code, as_text, to_html
 from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
@@ -223,6 +224,23 @@ def test_actions_are_sampled_where_their_noise_was_learned(
     with pytest.raises(OptionError, match=r"ppo-mlp plays .* by its own ActorCritic"):
         evaluate_checkpoints(args, make_factory=reach)
     assert not Path("other.json").exists()
+
+
+def test_each_figure_of_an_evaluation_is_its_own() -> None:
+    result = Evaluation(0, [True, True], [True, False], [False, False], [1.0, 4.0], [3, 6], tells_success=True)
+    summary, expected = result.summary(), {"success_once": 1.0, "success_at_end": 0.5, "fail_once": 0.0}
+    expected |= {"return": 2.5, "length": 4.5}
+    assert {name: summary[name] for name in expected} == expected
+    assert figures(result, "success_once") == [1.0, 1.0]
+    assert figures(result, "success_at_end") == [1.0, 0.0]
+
+
+def test_runs_with_equal_success_have_the_interval_of_all_their_episodes() -> None:
+    half = [True] * 5 + [False] * 5
+    run = Evaluation(0, half, half, [False] * 10, [1.0] * 10, [2] * 10, tells_success=True)
+    found = summarize([run, run, run])["success_once"]
+    assert found["interval"] == "Wilson"
+    assert (found["low"], found["high"]) == pytest.approx(wilson_interval(15, 30))
 
 
 def test_the_protocol_of_the_paper(runs: Path, tmp_path: Path) -> None:

@@ -480,6 +480,13 @@ def test_new_balls_roll_while_old_ones_roll_on(env: Env) -> None:
     assert torch.allclose(gone, 0.05 * now[:, BALL, 7:9], atol=1e-3)
 
 
+def test_a_ball_that_rolls_is_not_at_rest_when_an_episode_begins(env: Env) -> None:
+    assert not bool(env.reset(seed=5)[1]["at_rest"].any())
+    task_of(env)._speeds[:] = 0.0  # as if all had come to rest
+    at_rest = env.reset(options={"env_idx": [1, 6]})[1]["at_rest"]
+    assert [i for i in range(N) if not at_rest[i]] == [1, 6]
+
+
 def test_the_observation_of_a_rolling_ball_is_that_of_a_resting_one(env: Env) -> None:
     task = task_of(env)
     env.reset(seed=6)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lifelong_helpers import TINY, Played, play_loop, register_tiny_stream
+from lifelong_helpers import TINY, Played, play_loop, register_tiny_stream, same
 from sweep_helpers import require_refused
 
 from mikasa_lifelong import command
@@ -27,6 +27,7 @@ from mikasa_lifelong.digits import load_split
 from mikasa_lifelong.errors import LifelongError
 from mikasa_lifelong.figures import task_curve
 from mikasa_lifelong.learners.registry import LEARNERS, register_learner
+from mikasa_lifelong.loop import Loop
 from mikasa_lifelong.nav import ENV_IDS
 from mikasa_lifelong.nets import HEADS, NETWORKS
 from mikasa_lifelong.record import read_record
@@ -159,6 +160,13 @@ def test_the_best_checkpoint_of_a_stage_is_what_is_kept(tmp_path: Path) -> None:
     for k in range(3):
         assert best[k + 1, -1, k] == best[k + 1, :-1, k].max()
         assert last[k + 1, -1, k] == last[k + 1, -2, k]
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+def test_of_equal_checkpoints_the_first_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loop, "_evaluate", lambda self, checkpoint, k, loss=None: 0.5)
+    loop: Any = play_loop(tmp_path / "run", "sequential", select="best")
+    assert same(loop.learner.model.state_dict(), loop.setup.fresh_model(0).state_dict()), "nothing has been gained"
 
 
 @pytest.mark.usefixtures("one_torch_thread")

@@ -115,6 +115,12 @@ def test_joint_learning_holds_all_data(tmp_path: Path) -> None:
     assert joint.training_numbers == replay.training_numbers > joint.inference_numbers
 
 
+def test_replay_of_everything_draws_from_the_data_of_all_tasks_so_far() -> None:
+    rpl = Played("rpl").learner
+    assert len(rpl._seen) == sum(len(rpl.setup.data(k)) for k in range(3))
+    assert rpl.sizes().training - rpl.sizes().inference == 65 * len(rpl._seen)
+
+
 def test_replay_stores_what_it_says() -> None:
     er = Played("er", batch_size=32)
     rows = er.learner.stored
@@ -230,6 +236,18 @@ def test_the_penalty_is_added_to_the_gradient() -> None:
     l2.add_penalty()
     for parameter in l2.model.parameters():
         torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 1 + 3.0 * 0.5))
+
+
+@pytest.mark.parametrize(("update", "factor"), [("mean", 1.0), ("sum", 2.0)])
+def test_a_sum_of_fisher_informations_has_no_half(update: str, factor: float) -> None:
+    learner = Played("ewc-online", stages=1, fisher_update=update, strength=3.0).learner
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter += 0.5
+            parameter.grad = torch.zeros_like(parameter)
+    learner.add_penalty()
+    for name, parameter in learner.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, factor * 3.0 * 0.5 * learner.omega[name])
 
 
 # ---- columns and subspaces

@@ -13,6 +13,7 @@ import odd_memories
 import pytest
 import torch
 from test_ppo_lstm import clocks
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mikasa_robo import tensors
@@ -21,6 +22,7 @@ from mikasa_robo.baselines.checkpoints import CheckpointError, load_network, loa
 from mikasa_robo.baselines.evaluation import in_eval_mode
 from mikasa_robo.baselines.loggers import EpisodeStats
 from mikasa_robo.baselines.memory import MEMORIES, Memory, State, make_memory
+from mikasa_robo.baselines.memory.attention import sinusoids
 from mikasa_robo.baselines.memory.base import episode_ages
 from mikasa_robo.baselines.memory.scan import linear_scan, log_scan
 from mikasa_robo.baselines.networks import NaNPolicyError, NetworkPolicy, RecurrentActorCritic
@@ -305,6 +307,65 @@ def test_shm_is_that_of_the_paper() -> None:
         torch.testing.assert_close(after["matrix"][i], matrix, **CLOSE)
         read = matrix @ query[i] + memory.skip(memory.norm(x[i]))
         torch.testing.assert_close(y[i], memory.output(read), **CLOSE)
+
+
+@torch.no_grad()
+def test_gtrxl_is_that_of_the_paper() -> None:
+    memory: Any = make("gtrxl", layers=1)
+    block, x, starts = memory.blocks[0], torch.randn(3, 1, 5), torch.zeros(3, 1, dtype=torch.bool)
+    for bias in (block.content_bias, block.place_bias):
+        bias.normal_()
+    y, _ = memory.forward_sequence(x, memory.initial_state(1), starts)
+    stream = memory.embed(x)[:, 0]
+    seen = block.before_attention(stream)
+    (key, value), query = block.read(seen).chunk(2, dim=-1), block.ask(seen)
+    place = block.place(sinusoids(torch.arange(3), 16))
+    read = []
+    for head, part in enumerate((slice(0, 8), slice(8, 16))):
+        of_content, of_place = (query[2, part] + bias[head, 0] for bias in (block.content_bias, block.place_bias))
+        # of the last step; step s is 2 - s before it
+        scores = torch.stack([of_content @ key[s, part] + of_place @ place[2 - s, part] for s in range(3)])
+        read.append((scores / 8**0.5).softmax(dim=0) @ value[:, part])
+    after = gated(block.attention_gate, stream[2], block.output(torch.cat(read)).relu())
+    after = gated(block.mlp_gate, after, block.mlp(block.before_mlp(after)).relu())
+    torch.testing.assert_close(y[2, 0], memory.final(after), **CLOSE)
+
+
+def gated(gate: Any, x: Tensor, y: Tensor) -> Tensor:
+    """The gate of GTrXL's paper, of the stream x (H,) and what a part of a block adds to it, y (H,)."""
+    of_reset, of_mix, of_content = gate.of_update(y).chunk(3)  # the bias of the gate is in the second
+    reset, mix = (of_reset + gate.of_stream(x)[:16]).sigmoid(), (of_mix + gate.of_stream(x)[16:]).sigmoid()
+    return (1 - mix) * x + mix * (of_content + gate.of_reset(reset * x)).tanh()
+
+
+@torch.no_grad()
+def test_lru_is_that_of_the_paper() -> None:
+    memory: Any = make("lru", layers=1)
+    block, x = memory.blocks[0], torch.randn(2, 5)
+    before = {name: torch.randn(2, 1, 16) for name in ("real", "imaginary")}
+    y, after = memory.step(x, before, torch.zeros(2, dtype=torch.bool))
+    embedded = memory.embed(x)
+    inputs = block.norm(embedded)
+    factor = torch.exp(torch.complex(-block.log_nu.exp(), block.log_theta.exp()))
+    into, out = torch.complex(*block.read_in.weight.chunk(2)), torch.complex(*block.read_out.weight.chunk(2, dim=1))
+    hidden = factor * torch.complex(before["real"][:, 0], before["imaginary"][:, 0])
+    hidden = hidden + block.log_gamma.exp() * (inputs.to(into.dtype) @ into.T)
+    torch.testing.assert_close(torch.complex(after["real"], after["imaginary"])[:, 0], hidden, **CLOSE)
+    read = (hidden @ out.T).real + block.direct * inputs
+    value, gate = block.glu(torch.nn.functional.gelu(read)).chunk(2, dim=-1)
+    torch.testing.assert_close(y, memory.final(embedded + value * gate.sigmoid()), **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "part"), [("gru", "hidden"), ("lstm", "cell")])
+def test_a_new_gate_tends_to_keep_what_is_held(name: str, part: str) -> None:
+    memory = make(name)
+    for key, parameter in memory.named_parameters():
+        if "weight" in key:
+            parameter.zero_()  # what is left follows from the biases
+    state = {key: torch.ones_like(value) for key, value in memory.initial_state(1).items()}
+    _, after = memory.step(torch.zeros(1, 5), state, torch.zeros(1, dtype=torch.bool))
+    torch.testing.assert_close(after[part], torch.full((1, 16), 1.0).sigmoid())
 
 
 @torch.no_grad()

@@ -79,6 +79,13 @@ def test_returns_to_go_and_the_actions_before(folder: Path, env: Any) -> None:
         assert dense[RETURN_TO_GO][-1].item() == pytest.approx(recorded.rewards[-1])
 
 
+def test_the_network_is_given_returns_in_units_of_the_largest(folder: Path, env: Any) -> None:
+    algorithm = made("dt", env, folder, reward="dense")
+    largest = max(float(steps[RETURN_TO_GO].abs().max()) for steps in algorithm.buffer.episodes)
+    assert largest > 1.0, "or the test shows nothing"
+    assert float(algorithm.network.return_scale) == pytest.approx(largest)
+
+
 def test_success_counts_once(folder: Path) -> None:
     recorded = Dataset.open(folder).read(0)
     recorded.step_columns["success"][-3:] = True
@@ -336,6 +343,12 @@ def test_a_run_in_which_the_learning_rate_hardly_falls_is_warned_of(
 
 
 # ---------------------------------------------------------------------- implicit Q-learning
+def test_all_parts_see_the_same_observations(env: Any, folder: Path) -> None:
+    learner = made("iql", env, folder).learner
+    for part in (learner.critic, learner.target):
+        assert part.body.normalizer is learner.network.normalizer
+
+
 def test_the_expectile_loss() -> None:
     errors = torch.tensor([2.0, -2.0, 0.5, 0.0])
     expected = torch.tensor([0.7 * 4, 0.3 * 4, 0.7 * 0.25, 0.0])

@@ -1,4 +1,4 @@
-"""What PPO-MLP and PPO-LSTM share: the clipped loss, the schedule of the learning rate; and how files are replaced."""
+"""What PPO-MLP and PPO-LSTM share: the loss, when an update ends, the learning rate; and how files are replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 
 from mikasa_robo.baselines.checkpoints import write_atomically
 from mikasa_robo.baselines.distributed import DistContext
-from mikasa_robo.baselines.ppo import PPOArgs, clipped_loss
+from mikasa_robo.baselines.networks import ActorCritic
+from mikasa_robo.baselines.ppo import PPOArgs, clipped_loss, has_moved, part_loss
 from mikasa_robo.baselines.ppo_mlp import PPOMLP, Args
 from mikasa_robo.baselines.protocol import Setup
 
@@ -39,6 +40,29 @@ def test_the_policy_loss_is_clipped_by_hand(
     assert value.item() == pytest.approx(loss)
     assert log_ratio.grad.item() == pytest.approx(gradient)
     assert fraction.item() == clipped
+
+
+def test_entropy_lowers_the_loss_by_its_coefficient() -> None:
+    args, none = PPOArgs(entropy_coef=0.1, value_coef=0.0), torch.zeros(4)
+    for entropy in (1.0, 2.0):
+        loss, _ = part_loss((none, torch.full((4,), entropy), none), none, none, none, 4, args)
+        assert loss.item() == pytest.approx(-0.1 * entropy)
+
+
+def test_an_update_stops_where_the_policy_has_moved_too_far() -> None:
+    args, dist = PPOArgs(target_kl=0.01), DistContext()
+    # loss of the policy, of the value, entropy, divergence and clipped ratios
+    far, near = torch.tensor([0.0, 0.0, 0.0, 0.02, 0.0]), torch.tensor([0.0, 0.0, 0.0, 0.005, 0.9])
+    assert has_moved(far, 1, args, dist)
+    assert not has_moved(far, 0, args, dist), "there is always one minibatch"
+    assert not has_moved(near, 1, args, dist), "however many ratios are clipped"
+    assert not has_moved(far, 1, PPOArgs(target_kl=0.0), dist)
+
+
+def test_a_new_policy_hardly_moves() -> None:
+    torch.manual_seed(0)
+    actions = ActorCritic(3, 2).action_distribution(torch.randn(50, 3)).mode()
+    assert float(actions.detach().abs().max()) < 0.1
 
 
 def test_the_learning_rate_falls_linearly_to_zero() -> None:

@@ -219,6 +219,43 @@ def test_rollout_keeps_the_true_last_observation_of_each_truncated_episode() -> 
     torch.testing.assert_close(log_prob, batch.log_probs.flatten())
 
 
+def test_an_episode_that_ends_when_it_would_be_cut_short_is_not_cut() -> None:
+    inner = ReachEnv(2)
+    env = StaggeredEpisodes(inner, groups=2, horizon=8)  # the second one would be cut short after 4 steps
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(torch.zeros(2, 1))
+    inner.position = torch.tensor([0.0, 2.5])  # a failure in the second one
+    _, _, terminated, truncated, info = env.step(torch.zeros(2, 1))
+    assert bool(terminated[1])
+    assert not truncated.any()
+    assert "cut_short" not in info
+    assert inner.elapsed_steps.tolist() == [4, 4], "it was not reset here"
+
+
+def test_an_update_bootstraps_from_what_was_truncated_and_what_goes_on() -> None:
+    torch.manual_seed(0)
+    policy = ActorCritic(3, 1, (8,))
+    torch.nn.init.normal_(policy.critic[-1].weight)  # so that values are large enough to matter
+    policy.update_normalizer(3.0 + 2.0 * torch.randn(100, 3))
+    obs, final_obs = 3.0 + 2.0 * torch.randn(7, 4, 3), 3.0 + 2.0 * torch.randn(2, 3)
+    rewards, zeros, never = torch.randn(6, 4), torch.zeros(6, 4), torch.zeros(6, 4, dtype=torch.bool)
+    truncated = never.clone()
+    truncated[2, 0] = truncated[4, 3] = True
+    batch = ppo_mlp.Rollout(
+        obs[:6], torch.zeros(6, 4, 1), zeros, rewards, never, truncated, last_obs=obs[6], final_obs=final_obs
+    )
+    with torch.no_grad():
+        values, final = (policy.value(policy.normalize(one)) for one in (obs, final_obs))
+    args = small(num_envs=4, num_steps=6, num_minibatches=1, update_epochs=1)
+    final_values = zeros.masked_scatter(truncated, final)
+    advantages, _ = compute_gae(
+        rewards, values[:6], values[6], final_values, never, truncated, args.gamma, args.gae_lambda
+    )
+    row = ppo_mlp.update(policy, torch.optim.Adam(policy.parameters()), batch, args, torch.Generator())
+    assert row["loss/value"] == pytest.approx(0.5 * advantages.square().mean().item(), rel=1e-5)
+
+
 def test_only_a_failure_ends_a_training_episode() -> None:
     env = ContinueAfterSuccess(ReachEnv(2))
     env.reset(seed=0)

@@ -310,6 +310,8 @@ def test_the_cue_of_a_choice_is_a_set_unless_it_has_an_order() -> None:
     other.mistaken[:] = True
     assert s.mistaken.tolist() == [False, False, True], "a copy"
     assert rule.acted(s).tolist() == [False, False, True]
+    s.counted[0, 1] = True
+    assert rule.acted(s).tolist() == [True, False, True], "who has touched a target has acted"
 
 
 def test_the_cue_of_a_shell_game_is_a_mug_by_name_and_by_place() -> None:
@@ -321,6 +323,8 @@ def test_the_cue_of_a_shell_game_is_a_mug_by_name_and_by_place() -> None:
         ball = s.places[j, s.target[j]]
         distance = torch.linalg.norm(s.places[i] - ball, dim=1)
         assert int(distance.argmin()) == int(s.target[j]) != int(s.target[i])
+    s.counted[0, 1] = s.mistaken[2] = True
+    assert rule.acted(s).nonzero().flatten().tolist() == [0, 2]
 
 
 def test_the_cue_of_a_peg_is_how_it_lay() -> None:
@@ -455,7 +459,8 @@ def test_read_outs_of_known_states() -> None:
     place = torch.rand(80, 3, generator=generator)
     place[:, 2] = 0.02
     assert r_squared(place @ torch.randn(3, 30, generator=generator) + 0.01 * noise, place) > 0.95
-    assert r_squared(noise, place) < 0.3
+    # The penalty is chosen by what is left out of the fit; the least one would fit the noise.
+    assert -0.1 < r_squared(noise, place) < 0.1
     assert r_squared(place, torch.ones(80, 1)) == 0.0
 
 

@@ -725,6 +725,20 @@ def test_what_remains_to_be_turned_is_told_by_nothing_that_is_seen_after_the_cue
         assert float((torch.corrcoef(places) - torch.eye(4)).abs().max()) < 0.08
 
 
+def test_a_peg_that_came_back_elsewhere_is_paid_from_where_it_came_back(tasks: dict[str, Rotate]) -> None:
+    u = torch.rand(COUNT, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    task, s = tasks["strict"], sample_peg(Uniforms(u), (0.1, math.pi / 4), both_ways=True, replaced=True)
+    shown = step_data(s.returned)
+    terms = task.reward_terms(s, shown)
+    assert torch.allclose(terms["progress"], torch.tensor(0.1), atol=1e-5)
+    assert float(terms["place"].max()) < 1e-5
+    assert not bool(task.state_features(s, shown)["peg_to_start"].any())
+    s.turned[:] = s.goal
+    terms = task.reward_terms(s, shown)
+    for name in ("progress", "place", "still"):
+        assert torch.allclose(terms[name], torch.ones(COUNT), atol=1e-5), name
+
+
 def test_a_peg_that_comes_back_elsewhere_is_shown_hidden_and_put_there_while_the_arm_is_held() -> None:
     made = make(REPLACED, N, obs_mode="objects", on_mistake="ignore")
     obs, _ = made.reset(seed=1)

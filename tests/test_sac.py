@@ -16,12 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import mikasa_robo
 from mikasa_robo.baselines import sac
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import Checkpoints, load_policy, read_policy
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dataset import DIGEST
-from mikasa_robo.baselines.demonstrations import to_transitions
+from mikasa_robo.baselines.demonstrations import NoisyExpert, to_transitions
 from mikasa_robo.baselines.distributed import DistContext
 from mikasa_robo.baselines.distributions import SquashedGaussian
 from mikasa_robo.baselines.env_wrappers import StaggeredEpisodes
@@ -124,6 +125,53 @@ def test_the_loss_of_the_critics_by_hand(monkeypatch: pytest.MonkeyPatch) -> Non
     assert float(figures["loss/q"]) == pytest.approx(15.0 / 6.0)
 
 
+def test_targets_are_of_the_observation_after_and_values_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = point_algorithm(gamma=0.5, entropy_backup=False, min_critics=3)
+
+    def q(obs: Tensor, action: Tensor) -> Tensor:
+        return (10.0 * obs[:, 0] + action[:, 0]).expand(3, -1)
+
+    monkeypatch.setattr(algorithm.network, "q_values", q)
+    monkeypatch.setattr(algorithm.network, "target_q_values", q)
+    monkeypatch.setattr(algorithm, "_sample", lambda obs: (obs[:, :1] + 1.0, torch.zeros(2)))
+    drawn = {"rewards": torch.zeros(2), "terminated": torch.zeros(2, dtype=torch.bool), "actions": torch.ones(2, 1)}
+    loss, _ = algorithm.critic_loss(torch.full((2, 3), 2.0), torch.full((2, 3), 3.0), drawn)
+    # a value of 10 x 2 + 1; the action after is 3 + 1, so the target is 0.5 (10 x 3 + 4)
+    assert float(loss) == pytest.approx(3 * (21.0 - 17.0) ** 2)
+
+
+def test_the_critics_learn_from_normalised_observations(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = point_algorithm()
+    network = algorithm.network
+    network.update_normalizer(5.0 + 3.0 * torch.randn(100, 3))
+    algorithm.buffer.add(numbered(0, 20))
+    critic_loss, calls = algorithm.critic_loss, []
+
+    def noted(obs: Any, next_obs: Any, drawn: dict[str, Tensor]) -> Any:
+        calls.append((obs, next_obs, drawn))
+        return critic_loss(obs, next_obs, drawn)
+
+    monkeypatch.setattr(algorithm, "critic_loss", noted)
+    algorithm.gradient_step(with_actor=False)
+    ((obs, next_obs, drawn),) = calls
+    assert torch.equal(obs, network.normalize(observation_of(drawn, OBS)))
+    assert torch.equal(next_obs, network.normalize(observation_of(drawn, NEXT_OBS)))
+
+
+def test_the_policy_acts_on_normalised_observations_in_training() -> None:
+    algorithm = point_algorithm(random_steps=0)
+    network = algorithm.network
+    network.update_normalizer(5.0 + 3.0 * torch.randn(100, 3))
+    with torch.no_grad():
+        weight, bias = network.actor[-1].weight, network.actor[-1].bias
+        weight[:1].normal_()
+        bias[1:] = -20.0  # as good as no noise
+    obs = 5.0 + torch.randn(2, 3)
+    expected = network.act(obs)
+    assert expected.abs().max() < 0.99, "the actions are not at their bounds, where they would be much the same"
+    torch.testing.assert_close(algorithm.act(obs, torch.zeros(2, dtype=torch.bool)), expected, atol=0.01, rtol=0.0)
+
+
 def test_the_actor_climbs_the_critics_and_leaves_them_alone() -> None:
     algorithm = point_algorithm(init_temperature=1e-8, learning_rate=1e-2)
     network, obs = algorithm.network, torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
@@ -146,6 +194,18 @@ def test_the_temperature_brings_the_entropy_to_its_target() -> None:
         for _ in range(3):
             algorithm.gradient_step(with_actor=True)
         assert (float(algorithm.log_temperature) > before) == grows
+
+
+def test_by_default_the_entropy_goes_to_minus_the_number_of_actions() -> None:
+    assert point_algorithm().target_entropy == -1.0
+    assert point_algorithm(target_entropy=0.5).target_entropy == 0.5
+
+
+def test_a_new_policy_hardly_moves_and_has_the_noise_that_is_asked_for() -> None:
+    torch.manual_seed(0)
+    distribution = SACNetwork(3, 2, (8,), init_log_std=-1.5).action_distribution(torch.randn(50, 3))
+    assert float(distribution.mean.detach().abs().max()) < 0.1
+    torch.testing.assert_close(distribution.log_std, torch.full((50, 2), -1.5), atol=0.1, rtol=0.0)
 
 
 def test_squashed_gaussian_agrees_with_torch() -> None:
@@ -219,7 +279,8 @@ def test_the_oldest_transitions_give_way() -> None:
 
 def test_a_saved_buffer_goes_on_in_the_same_places() -> None:
     one, two = ReplayBuffer(5), ReplayBuffer(5)
-    one.add(numbered(0, 7))
+    one.add(numbered(0, 3))
+    one.add(numbered(3, 4))  # the oldest is now the third
     two.load_state_dict(one.state_dict())
     for buffer in (one, two):
         buffer.add(numbered(7, 2))
@@ -333,6 +394,19 @@ def test_who_acts_and_when_gradient_steps_are_due() -> None:
     assert steps == [0, 0, 2, 2, 3], "0.12 x 20 = 2.4 at a time"
     assert asked == [False, True] * 3 + [False], "the actor learns in every second one"
     assert len(algorithm.buffer) == 100
+    env.close()
+
+
+def test_the_noise_of_the_expert_is_drawn_once_an_episode() -> None:
+    env: Any = mikasa_robo.make_env("RememberColor3-v0", 3)
+    spaces = env.unwrapped.single_observation_space, env.unwrapped.single_action_space
+    args = SACArgs(env_id="RememberColor3-v0", num_envs=3, expert_steps=9, expert_noise=0.3)
+    expert = NoisyExpert(args, Setup(*spaces, 3, CPU, torch.Generator().manual_seed(0), DistContext(), env))
+    obs, _ = env.reset(seed=0)
+    expert.act(obs, torch.ones(3, dtype=torch.bool))
+    first = expert._stds.clone()
+    expert.act(obs, torch.tensor([False, True, False]))
+    assert (expert._stds == first).tolist() == [True, False, True]
     env.close()
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from mikasa_robo.baselines.memory import Memory, State
+from mikasa_robo.baselines.memory.attention import sinusoids
 from mikasa_robo.baselines.memory.decision import DecisionTransformer, step_tokens
 from mikasa_robo.baselines.memory.rate import RATE, MemoryRetentionValve
+from mikasa_robo.baselines.sequence_policy import SequencePolicy
 
 CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 OBSERVED, ACTION = 4, 2
@@ -90,6 +92,26 @@ def test_the_tokens_of_a_step() -> None:
     assert observed.tolist() == [[1, 2, 3, 4, 0, 0, 0, 0, 0, 1]]
 
 
+def test_the_three_tokens_of_a_step_share_its_position() -> None:
+    positions = make("decision").transformer.positions(torch.arange(7))
+    torch.testing.assert_close(positions, sinusoids(torch.tensor([0, 0, 0, 1, 1, 1, 2]), 16))
+
+
+def test_returns_to_go_are_given_in_units_of_their_scale() -> None:
+    torch.manual_seed(0)
+    network = SequencePolicy(3, 2, memory_size=16, head_sizes=(8,), memory_kwargs={"heads": 2})
+    torch.nn.init.normal_(network.actor[-1].weight)  # the actions of a new policy hardly differ
+    obs, starts = torch.randn(1, 3), torch.ones(1, dtype=torch.bool)
+
+    @torch.no_grad()
+    def action(target: float, scale: float) -> Tensor:
+        network.set_targets(torch.tensor([target]), scale)
+        return network.step(network.normalize(obs), network.initial_state(1), starts)[0].mode()
+
+    assert torch.equal(action(6.0, 12.0), action(0.5, 1.0))
+    assert not torch.equal(action(6.0, 12.0), action(6.0, 1.0))
+
+
 def test_all_that_a_decision_transformer_is_given_counts() -> None:
     memory = make("decision, whole episodes")
     x = torch.randn(6, 1, INPUT, requires_grad=True)
@@ -120,6 +142,16 @@ def test_the_memory_carries_from_segment_to_segment() -> None:
     y, _ = closed.forward_sequence(x, closed.initial_state(1), begins(12, 1))
     (gradient,) = torch.autograd.grad(y[11].square().sum(), x)
     assert (gradient != 0).flatten(1).any(dim=1).tolist() == [t >= 8 for t in range(12)]
+
+
+@torch.no_grad()
+def test_the_order_of_the_steps_of_a_segment_counts() -> None:
+    """With one layer, because the second one of a causal transformer tells the order without positions, too."""
+    memory, x = make("rate", layers=1), torch.randn(4, 1, INPUT)
+    last, swapped = (
+        memory.forward_sequence(each, memory.initial_state(1), begins(4, 1))[0][-1] for each in (x, x[[1, 0, 2, 3]])
+    )
+    assert not torch.allclose(last, swapped, atol=1e-4)
 
 
 def test_the_memory_changes_where_a_segment_ends() -> None:

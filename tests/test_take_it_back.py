@@ -658,6 +658,13 @@ def test_a_cube_that_comes_back_elsewhere_tells_nothing_of_its_start() -> None:
     assert float(s.returned[:, 0].max()) < float(s.start[:, 0].min()) - REGION, "in the region without a movement"
 
 
+def test_the_progress_of_a_cube_that_came_back_elsewhere_begins_there(env: Env) -> None:
+    values = torch.rand(MANY, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    s = sample_start_and_goal(Uniforms(values), replaced=True)
+    progress = task_of(env).reward_terms(s, step_data(s.returned))["progress"]
+    assert torch.allclose(progress, torch.tensor(0.1 * LEG), atol=1e-5)
+
+
 def test_it_is_shown_hidden_and_put_there_while_the_arm_is_held() -> None:
     made = make("TakeItBackReplaced-v0", N, obs_mode="objects")
     obs, _ = made.reset(seed=1)
