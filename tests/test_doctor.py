@@ -18,6 +18,7 @@ import pytest
 import sapien.physx
 from sim_helpers import NO_VULKAN
 
+from mikasa_robo.sim import render
 from mikasa_robo.sim.render import ending, rendering_problem
 from mikasa_robo.tools import doctor
 from mikasa_robo.tools.doctor import Check, examine, main
@@ -128,7 +129,10 @@ def test_a_check_that_hangs_is_a_finding(python: MakePython, monkeypatch: pytest
     python("exec sleep 30")
     check = doctor._stepping("state mode", "physx_cpu")
     assert not check.ok
-    assert "did not finish" in check.found
+    assert "did not finish within 0.3 s" in check.found
+    monkeypatch.setattr(render, "_TIMEOUT", 0.3)
+    problem = rendering_problem("cpu")
+    assert problem == "a test image was not drawn within 0.3 s; if the machine is very busy, try again"
 
 
 @pytest.mark.parametrize("library", [True, False])

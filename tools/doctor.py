@@ -142,8 +142,10 @@ def _run(code: str, *args: str) -> tuple[str | None, str]:
             env=os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"},
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the check did not finish: {error}", ""
+    except subprocess.TimeoutExpired:  # its own message would show the whole program
+        return f"the check did not finish within {_TIMEOUT:g} s; if the machine is very busy, try again", ""
+    except OSError as error:
+        return f"the check did not start: {error}", ""
     return (None if done.returncode == 0 else ending(done.returncode, done.stderr)), done.stdout
 
 

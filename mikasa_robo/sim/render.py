@@ -23,6 +23,9 @@ class RenderingUnavailableError(RuntimeError):
     """Images were requested, and SAPIEN cannot draw on this machine."""
 
 
+_TIMEOUT = 120.0
+
+
 @functools.cache
 def rendering_problem(device: str = "cpu") -> str | None:
     """Why SAPIEN cannot draw on ``device`` ("cpu" or "cuda[:n]"); None if it can.
@@ -37,13 +40,15 @@ def rendering_problem(device: str = "cpu") -> str | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=120,
+            timeout=_TIMEOUT,
             # PYTHONSAFEPATH: no file in the current folder hides an installed package. Before Python 3.11 it does nothing.
             env=os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"},
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the check of the renderer did not finish: {error}"
+    except subprocess.TimeoutExpired:  # its own message would show the whole program
+        return f"a test image was not drawn within {_TIMEOUT:g} s; if the machine is very busy, try again"
+    except OSError as error:
+        return f"the check of the renderer did not start: {error}"
     return None if done.returncode == 0 else ending(done.returncode, done.stderr)
 
 
