@@ -163,7 +163,7 @@ def _require_kinds(part: Record | Measurement) -> None:
 
 
 def _require_ranges(record: Record) -> None:
-    """Raise ValueError or TypeError for numbers that no run has; the metrics would be wrong or could not be computed."""
+    """Raise ValueError, TypeError or IndexError for numbers that no run has, from which metrics would be wrong."""
     K, strength = len(record.tasks), record.args.get("strength")
     if K == 0 or record.checkpoints < 1 or record.one_network < 1 or record.seed < 0:
         raise ValueError(
@@ -175,7 +175,7 @@ def _require_ranges(record: Record) -> None:
     for m in record.measurements:
         _require_kinds(m)
         if not (0 <= m.stage <= K and AFTER <= m.checkpoint <= record.checkpoints and 0 <= m.task < K):
-            raise ValueError(f"{m} is of a stage, a checkpoint or a task that the run does not have")
+            raise IndexError(f"{m} is of a stage, a checkpoint or a task that the run does not have")
         if not (0 <= m.successes <= m.trials and m.trials >= 1 and 0 <= m.value <= 1):
             raise ValueError(f"{m} has numbers that no evaluation has")
 
