@@ -435,11 +435,11 @@ class CommonArgs:
     def check_batch(self) -> None:
         """Raise ArgumentError where the sizes of rollouts and minibatches do not fit; an algorithm may check more."""
         if self.total_timesteps < self.batch_size:
-            what, fewer = (
-                ("one rollout", "--num-envs or --num-steps") if self.plays else ("the --num-steps", "--num-steps")
-            )
+            what, fewer = "one rollout of", "--num-envs or --num-steps"
+            if not self.plays:
+                what, fewer = "one row of the log, which stands for", "--num-steps"
             raise ArgumentError(
-                f"--total-timesteps {self.total_timesteps} is less than {what} of {self.batch_size} steps; "
+                f"--total-timesteps {self.total_timesteps} is less than {what} {self.batch_size} steps; "
                 f"use at least {self.batch_size}, or fewer {fewer}"
             )
 

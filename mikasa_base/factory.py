@@ -56,7 +56,7 @@ class Factory:
             ValueError: the value of an argument is not allowed.
         """
         env_class = self._load()
-        # Gymnasium's wrapper TimeLimit does this for single environments.
+        # Single environments never get it: gym.make wraps them in TimeLimit instead.
         max_episode_steps = kwargs.pop("max_episode_steps", None) if self.vector else None
         parameters = inspect.signature(env_class).parameters.values()
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):

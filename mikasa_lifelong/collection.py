@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from mikasa_robo.tools.runs import run_folders
+from mikasa_robo.tools.runs import walk
 
 from . import metrics
 from .arguments import RunArgs
@@ -108,7 +108,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     for path in paths:
         if not path.exists():
             raise LifelongError(f"{path} does not exist; name the folder of a run, or one that holds such folders")
-        found = run_folders(path, RECORD_FILE)
+        found = sorted(place for place, names in walk(path) if RECORD_FILE in names)
         if not found:
             result.problems.append((path, f"holds no run: no {RECORD_FILE}"))
         folders |= dict.fromkeys(folder.resolve() for folder in found)

@@ -224,7 +224,7 @@ def test_a_cache_that_cannot_be_written_to_is_told_and_none_is_made(tmp_path: Pa
 
 
 def test_a_folder_that_may_not_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by root, who may read everything: a container may give another user root's home."""
+    """A container may run as another user with HOME=/root."""
 
     private, stat_of = Path("/private of root"), os.stat
 
@@ -253,6 +253,7 @@ def test_a_home_folder_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch
     for check in (caches, doctor._gpu_library({"physx": "105.1-physx-5.3.1.patch0"})):
         assert (check.ok, check.fix) == (False, "export HOME=/a/folder/of/yours")
     assert isinstance(doctor._vulkan_drivers({}), Check)
+    assert isinstance(doctor._vulkan_drivers({"XDG_DATA_HOME": ""}), Check)
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,10 @@ def test_what_no_policy_can_play_is_refused(
         ({"seeds": ()}, r"--checkpoint names no file"),
         ({"seeds": (1,), "episodes": 0}, r"--episodes 0 .* at least 1"),
         ({"seeds": (1,), "num_envs": 0}, r"--num-envs 0 .* at least 1"),
+        (
+            {"seeds": (1,), "env_kwargs": ("reward_mode=sparse",)},
+            r"reward_mode=sparse: a checkpoint has its own; leave",
+        ),
         ({"seeds": (1,), "out": Path("nowhere/e.json")}, r"there is no folder nowhere"),
     ],
 )

@@ -347,7 +347,7 @@ def test_runs_of_one_seed_that_were_made_in_several_ways_have_names_of_their_own
 
 
 def test_of_as_many_runs_those_nearer_to_the_defaults_keep_the_plain_name(runs: Path, tmp_path: Path) -> None:
-    """The default number of checkpoints is 5, and that of the copy."""
+    """The copy has the default number of checkpoints, 5."""
     near = changed_copy(runs / "scn1", tmp_path / "b", args={"checkpoints": 5})
     for paths in ([runs / "scn1", near], [near, runs / "scn1"]):
         found = collect(paths).runs["tiny-digits"]

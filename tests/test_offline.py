@@ -122,6 +122,7 @@ def test_a_dataset_is_required(name: str, tmp_path: Path, folder: Path) -> None:
             "--num-workers 2 cannot be used: .* simulates nothing in training; leave it out",
         ),
         ({"dataset": str(folder), "batch_episodes": 0}, "--batch-episodes 0"),
+        ({"dataset": str(folder), "total_timesteps": 3}, "3 is less than one row of the log, .* or fewer --num-steps$"),
     ):
         with pytest.raises(ArgumentError, match=message):
             args_type(**changes).check()

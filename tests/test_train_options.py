@@ -116,6 +116,7 @@ def test_words_become_arguments() -> None:
         (["arm"], "--env-kwargs arm is not NAME=VALUE"),
         (["1a=3"], "is not NAME=VALUE"),
         (["obs_mode=rgb"], "use --obs"),
+        (["num_workers=2"], "--env-kwargs num_workers=2: use --num-workers if the command has it, or leave it out"),
         (["render_mode=human"], "the command sets render_mode itself"),
         (["arm=held", "arm=free"], "arm is given twice"),
     ],

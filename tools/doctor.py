@@ -36,7 +36,7 @@ ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share
 """Where the Vulkan loader looks for drivers, besides the user's own folders."""
 STATE_MODE = "state mode"
 GPU_LIBRARY = "PhysX GPU library"
-HOME_FIX = "export HOME=/a/folder/of/yours"
+NO_HOME, HOME_FIX = "HOME is not set, and this user has no entry in /etc/passwd", "export HOME=/a/folder/of/yours"
 WIDTH = 17
 """Of the column of names."""
 _TIMEOUT = 300.0
@@ -214,10 +214,9 @@ def _cuda(facts: Mapping[str, Any]) -> Check:
 def _gpu_library(facts: Mapping[str, Any]) -> Check:
     """The library that SAPIEN 3.0 loads, or first downloads, for a GPU simulation."""
     version = facts["physx"]
-    try:
-        library = library_file(version)
-    except RuntimeError as error:  # nobody knows the home folder
-        return Check(GPU_LIBRARY, False, str(error), HOME_FIX)
+    if _home() is None:
+        return Check(GPU_LIBRARY, False, NO_HOME, HOME_FIX)
+    library = library_file(version)
     if os.path.isfile(library):
         return Check(GPU_LIBRARY, True, str(library))
     url = download_url(version)
@@ -242,9 +241,9 @@ def _vulkan_drivers(environ: Mapping[str, str]) -> Check:
                     f"unset {variable}",
                 )
             return Check("Vulkan drivers", True, f"{', '.join(map(str, files))} (by {variable})")
-    folders = list(map(Path, ICD_FOLDERS))
-    if "XDG_DATA_HOME" in environ or _home() is not None:
-        folders.append(Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local/share", "vulkan/icd.d"))
+    folders, home = list(map(Path, ICD_FOLDERS)), _home()
+    if data := environ.get("XDG_DATA_HOME") or (home and home / ".local/share"):
+        folders.append(Path(data, "vulkan/icd.d"))
     files = [file for folder in folders for file in _manifests(folder)]
     if not files:
         return Check("Vulkan drivers", False, f"none in {', '.join(map(str, folders))}", FIX)
@@ -265,7 +264,7 @@ def _rendering(device: str) -> Check:
 
 
 def _home() -> Path | None:
-    """The user's home folder; None where nobody knows it, as in a container with a user that it has no entry of."""
+    """The user's home folder; None if it is unknown, as in a container that runs as a user without a name."""
     try:
         return Path.home()
     except RuntimeError:
@@ -275,7 +274,7 @@ def _home() -> Path | None:
 def _caches(facts: Mapping[str, Any]) -> list[Check]:
     home = _home()
     if home is None:
-        return [Check("caches", False, "HOME is not set, and this user has no entry in /etc/passwd", HOME_FIX)]
+        return [Check("caches", False, NO_HOME, HOME_FIX)]
     return [
         _writable("MIKASA cache", Path(facts.get("cache", home / ".cache" / "mikasa")), "MIKASA_CACHE"),
         _writable("SAPIEN cache", home / ".sapien", "HOME"),

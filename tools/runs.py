@@ -28,9 +28,9 @@ __all__ = [
     "Source",
     "agent_name",
     "collect",
-    "run_folders",
     "settings_that_differ",
     "unit_of_steps",
+    "walk",
 ]
 
 EVALUATION_FORMAT = "mikasa/eval/1"
@@ -142,7 +142,7 @@ def collect(paths: Sequence[Path]) -> Collection:
                 f"{path} does not exist; name a run folder, a folder of run folders, or a file of `mikasa eval`"
             )
         if path.is_dir():
-            folders, files = run_folders(path, *RUN_FILES), _evaluation_files(path)
+            folders, files = _search(path)
         else:
             folders, files = [], [path]
         before = len(result.runs) + len(result.problems)
@@ -160,8 +160,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     return result
 
 
-def _walk(path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder at or below ``path`` once, also through links, and the names of its files."""
+def walk(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder at or below ``path`` once, also through links, and the names of its files. Skips what cannot be read."""
     visited = set()
     for place, below, names in os.walk(path, followlinks=True):
         if (real := os.path.realpath(place)) in visited:
@@ -171,19 +171,14 @@ def _walk(path: Path) -> Iterator[tuple[Path, list[str]]]:
         yield Path(place), names
 
 
-def run_folders(path: Path, *patterns: str) -> list[Path]:
-    """The folders at or below ``path`` with a file that fits one of ``patterns``. What cannot be read is skipped."""
-    return sorted(place for place, names in _walk(path) if any(fnmatch.filter(names, pattern) for pattern in patterns))
-
-
-def _evaluation_files(path: Path) -> list[Path]:
-    """The JSON files at or below ``path`` that may be evaluations."""
-    return sorted(
-        place / name
-        for place, names in _walk(path)
-        for name in names
-        if name.endswith(".json") and name != "final_eval.json"
-    )
+def _search(path: Path) -> tuple[list[Path], list[Path]]:
+    """The run folders at or below ``path``, and the JSON files that may be evaluations."""
+    folders, files = [], []
+    for place, names in walk(path):
+        if any(fnmatch.filter(names, pattern) for pattern in RUN_FILES):
+            folders.append(place)
+        files += [place / name for name in names if name.endswith(".json") and name != "final_eval.json"]
+    return sorted(folders), sorted(files)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
