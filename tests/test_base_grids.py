@@ -264,6 +264,23 @@ def test_casts_are_evenly_drawn() -> None:
         assert evenly(Counter(episode[k] for episode in episodes), kinds)
 
 
+def test_every_shape_comes_in_every_color() -> None:
+    env = Ballet(num_dancers=8)
+    shapes: Counter[bytes] = Counter()
+    colors: Counter[tuple[int, ...]] = Counter()
+    pairs = set()
+    for seed in range(400):
+        env.reset(seed=seed)
+        for tile in env._tiles:
+            shape, color = tile.any(axis=-1).tobytes(), tuple(tile.max(axis=(0, 1)).tolist())
+            shapes[shape] += 1
+            colors[color] += 1
+            pairs.add((shape, color))
+    assert evenly(shapes, 15)
+    assert evenly(colors, 19)
+    assert len(pairs) == 15 * 19
+
+
 # --- PassiveVisualMatch --------------------------------------------------------------------------------------------
 
 
@@ -408,21 +425,28 @@ def test_the_right_pad_takes_memory() -> None:
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_a_batch_tells_of_success_as_single_environments_do(mode: str) -> None:
+@pytest.mark.parametrize(("limit", "ends"), [(None, 4), (30, 0), (31, 4)])
+def test_a_batch_tells_of_success_as_single_environments_do(mode: str, limit: int | None, ends: int) -> None:
+    """Of those environments alone whose episode is over; and nothing where a step limit cuts it off."""
     made: dict[str, Any] = {
         "vector_entry_point": {"autoreset_mode": mode},
         "sync": {"vector_kwargs": {"autoreset_mode": gym.vector.AutoresetMode(mode)}},
     }
+    if limit is not None:
+        made = {kind: {**kwargs, "max_episode_steps": limit} for kind, kwargs in made.items()}
     came = []
+    north = np.full(12, NORTH)
     for kind, kwargs in made.items():
         envs = gym.make_vec("PassiveVisualMatch-v0", 12, vectorization_mode=kind, distractor_steps=1, **kwargs)
         envs.reset(seed=0)
-        infos = [envs.step(np.full(12, NORTH))[4] for _ in range(70)]
+        infos = [envs.step(north)[4] for _ in range(5)]
+        envs.reset(options={"reset_mask": np.arange(12) < 6})  # half of the episodes end later than the others
+        infos += [envs.step(north)[4] for _ in range(65)]
         came.append([(i.get("final_info", i).get("success"), i.get("final_info", i).get("_success")) for i in infos])
     assert same(came[0], came[1])
     told = [success for success, _ in came[0] if success is not None]
-    assert len(told) == 2
-    assert 0 < np.sum(told) < 24
+    assert len(told) == ends
+    assert 0 < np.sum(told) < 24 or not ends
 
 
 # --- MortarMayhem --------------------------------------------------------------------------------------------------

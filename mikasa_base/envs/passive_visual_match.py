@@ -91,6 +91,7 @@ class _Rules(Game):
         self.steps = np.zeros(num_envs, np.int64)
         self.won = np.zeros(num_envs, np.bool_)  # whether the right pad was found
         self.outcome = self.won  # the same after the last step, before any reset
+        self.ended = np.zeros(num_envs, np.bool_)  # whether the episode came to its own end with the last step
         offsets = np.arange(VIEW)
         self._rows, self._columns = offsets[:, None], offsets[None, :]
 
@@ -120,8 +121,8 @@ class _Rules(Game):
         entering, phases = (self.steps[:, None] == self.begins).nonzero()
         for phase in set(phases.tolist()):
             self._enter(entering[phases == phase], phase)
-        self.outcome = self.won.copy()
-        return rewards, np.zeros(self.num_envs, np.bool_), self.steps == self.max_steps
+        self.outcome, self.ended = self.won.copy(), self.steps == self.max_steps
+        return rewards, np.zeros(self.num_envs, np.bool_), self.ended
 
     def observe(self) -> Image:
         rows, columns = self.player[:, 0, None, None], self.player[:, 1, None, None]
@@ -217,8 +218,10 @@ class PassiveVisualMatchVector(BatchedEnv):
     def step(self, actions: Any) -> tuple[Image, Floats, Bools, Bools, dict[str, Any]]:
         """Plays one step of every environment; see `BatchedEnv`."""
         obs, rewards, terminated, truncated, infos = super().step(actions)
-        if truncated.any():
-            told = {"success": self._rules.outcome & truncated, "_success": truncated.copy()}
+        # not where ``max_episode_steps`` truncates it earlier, nor where it was over before and begins anew
+        ended = self._rules.ended & truncated
+        if ended.any():
+            told = {"success": self._rules.outcome & ended, "_success": ended}
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 infos["final_info"] = told
             else:
