@@ -36,3 +36,10 @@ class Refuses:
 
     def finish(self) -> None:
         raise AssertionError
+
+
+class RefusesLater(Lines):
+    """Cannot hold an episode that it is given."""
+
+    def add(self, episode: Episode) -> None:
+        raise ValueError("an episode is too long for it")

@@ -80,6 +80,31 @@ def test_the_reward_falls_with_time_and_success_is_told_at_the_end() -> None:
     assert played.returns == pytest.approx(1 - 0.9 * played.lengths / 605)
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_either_object_ends_it_and_success_is_told_of_the_right_one_alone(right: bool) -> None:
+    env = make("MinigridMemory-v0")
+    inner: Any = env.unwrapped._env  # type: ignore[attr-defined]
+    for seed in range(4):
+        env.reset(seed=seed)
+        x, y = inner.success_pos if right else inner.failure_pos
+        middle = inner.height // 2
+        inner.agent_pos, inner.agent_dir = np.array((x, middle)), 3 if y < middle else 1
+        _, reward, *rest = env.step(2)
+        assert reward == (pytest.approx(1 - 0.9 / 605) if right else 0)
+        assert rest == [True, False, {"success": right}]
+
+
+@pytest.mark.parametrize("random_length", [True, False])
+def test_the_length_of_the_corridor_differs_if_asked_for(random_length: bool) -> None:
+    env = make("MinigridMemory-v0", random_length=random_length)
+    inner: Any = env.unwrapped._env  # type: ignore[attr-defined]
+    ends = set()
+    for seed in range(20):
+        env.reset(seed=seed)
+        ends.add(int(inner.success_pos[0]))
+    assert (len(ends) > 1) == random_length
+
+
 def test_sizes_that_show_all_at_once_are_refused() -> None:
     for size, why in ((9, "integer from 11"), (12, "should be odd")):
         with pytest.raises(ValueError, match=rf"size={size} .*{why}|size={size} {why}"):
@@ -182,6 +207,15 @@ def test_the_column_has_the_good_colour_and_goes_when_it_is_time(doom: Any) -> N
 
 
 @pytest.mark.slow
+def test_a_column_that_never_goes_stays(doom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doom, "column_steps", 0)
+    doom.reset(seed=0)
+    for _ in range(4):
+        doom.step(0)
+    assert any(thing.name.endswith("Column") for thing in doom._game.get_state().objects)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("good", [0, 1])
 @pytest.mark.parametrize("color", [0, 1])
 def test_a_thing_heals_or_hurts_by_its_colour(doom: Any, good: int, color: int) -> None:
@@ -272,6 +306,16 @@ def test_memory_maze_is_as_long_as_the_table_says_and_frames_its_ball() -> None:
     assert len(np.unique(obs)) > 20
     with pytest.raises(ValueError, match="action=6"):
         env.step(6)
+    env.close()
+
+
+@pytest.mark.slow
+def test_a_larger_maze_takes_longer_and_has_more_balls() -> None:
+    env = make("MemoryMaze11x11-v0", disable_env_checker=True)
+    env.reset(seed=0)
+    inner: Any = env.unwrapped._env  # type: ignore[attr-defined]
+    assert (inner._time_limit + 1e-3) / inner.control_timestep() == pytest.approx(BY_NAME["MemoryMaze"].steps["11x11"])
+    assert len(inner.task._targets) == 4
     env.close()
 
 

@@ -220,6 +220,17 @@ def test_a_new_card_is_turned_up_at_random_after_every_step() -> None:
     assert np.abs(np.array(list(shown.values())) - 170).max() < 4 * (1020 * 1 / 6 * 5 / 6) ** 0.5
 
 
+def test_which_card_is_turned_up_says_nothing_of_where_the_faces_lie() -> None:
+    envs = gym.make_vec("MemoryCards-v0", 6000, num_pairs=3)
+    envs.reset(seed=0)
+    game = envs.unwrapped.game  # type: ignore[attr-defined]
+    for _ in range(3):
+        for card in range(6):
+            counts = np.bincount(3 * game.up + game.faces[:, card] - 1, minlength=18)
+            assert np.abs(counts - 6000 / 18).max() < 4 * (6000 * 1 / 18 * 17 / 18) ** 0.5
+        envs.step(game.up)  # itself, in vain
+
+
 def test_cards_end_after_2_n_squared_steps() -> None:
     env = make("MemoryCards-v0", num_pairs=3)
     obs, _ = env.reset(seed=0)
@@ -344,6 +355,14 @@ def test_a_rolling_ball_keeps_its_speed_and_stops_at_walls() -> None:
     came = [part[0] for part in steps(env, [rest] * 3)]
     np.testing.assert_allclose([o[1] * 60 for o in came], [55, 60, 60], atol=1e-4)
     np.testing.assert_allclose([o[3] * 5 for o in came], [5, 5, 0], atol=1e-5)
+
+
+def test_a_ball_that_meets_one_wall_rolls_on_along_it() -> None:
+    env, game = numpad([0, 1, 2], 4, "NumpadContinuous-v0")
+    game.ball[0], game.velocity[0] = (30, 58), (1, 5)
+    came = [part[0] for part in steps(env, [np.zeros(2, np.float32)] * 2)]
+    np.testing.assert_allclose([o[:2] * 60 for o in came], [[31, 60], [32, 60]], atol=1e-4)
+    np.testing.assert_allclose([o[2:4] * 5 for o in came], [[1, 0], [1, 0]], atol=1e-5)
 
 
 def test_between_tiles_and_at_walls_nothing_happens() -> None:

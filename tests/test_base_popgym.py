@@ -281,6 +281,18 @@ def test_noise_is_as_wide_as_asked_for() -> None:
     assert np.mean(off, axis=0) == pytest.approx([0, 0], abs=0.015)
 
 
+@pytest.mark.parametrize("sigma", [0.0, 0.02])
+def test_noise_of_the_pendulum_is_as_wide_as_asked_for(sigma: float) -> None:
+    """Where the bounds do not clip it."""
+    env = make("NoisyPositionOnlyPendulum-v0", noise_sigma=sigma)
+    off = []
+    for seed in range(300):
+        obs, _ = env.reset(seed=seed)
+        angle = inner(env).state[0]
+        off += [seen - true for seen, true in zip(obs, (np.cos(angle), np.sin(angle)), strict=True) if abs(true) < 0.9]
+    assert np.std(off) == pytest.approx(sigma, rel=0.2, abs=1e-6)
+
+
 def test_the_previous_action_makes_a_bandit_easy_without_memory() -> None:
     """What the docstring says: stay with an arm while it pays, which takes no memory if the arm is shown."""
     env = RecordEpisodeStatistics(make("MultiarmedBandit-v0", previous_action=True, disable_env_checker=True))

@@ -56,7 +56,8 @@ class Toy(gym.Env[Any, Any]):
         # after its end an environment goes on: whatever it says then must not count
         past = torch.arange(3) + 2 < self.t
         info = {name: flag | past for name, flag in info.items()}
-        return self._obs(), torch.full((3,), 1.0), end & torch.tensor([True, True, False]), end & ~success, info
+        terminated, truncated = end & torch.tensor([True, True, False]) | past, end & ~success | past
+        return self._obs(), torch.full((3,), 1.0), terminated, truncated, info
 
     def render(self) -> Any:
         return torch.full((3, 4, 4, 3), self.t, dtype=torch.uint8)
@@ -135,6 +136,30 @@ def test_final_info_tells_how_episodes_ended(toy: LeRobotVectorEnv) -> None:
         assert final["length"].tolist() == [2, 3, 4]
         assert final["_is_success"].tolist() == info["_final_info"].tolist() == [True] * 3
     assert infos[4]["success"].tolist() == [False] * 3
+
+
+def test_a_success_that_is_lost_again_is_none_at_the_end(
+    toy: LeRobotVectorEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Toy.step
+
+    def lost(self: Toy, action: Any) -> Any:
+        *others, _ = step(self, action)
+        early = torch.full((3,), self.t == 1)
+        return *others, {"success": early, "fail": early}
+
+    monkeypatch.setattr(Toy, "step", lost)
+    toy.reset(seed=0)
+    for _ in range(4):
+        *_, info = toy.step(np.zeros((3, 2)))
+    final = info["final_info"]
+    assert final["is_success"].tolist() == final["fail"].tolist() == [True] * 3
+    assert final["success_at_end"].tolist() == [False] * 3
+    monkeypatch.setattr(Toy, "step", step)
+    toy.reset(seed=1)
+    for _ in range(4):
+        *_, info = toy.step(np.zeros((3, 2)))
+    assert info["final_info"]["is_success"].tolist() == [False, True, False], "nothing is left of the episode before"
 
 
 def test_what_is_returned_is_the_callers_own(toy: LeRobotVectorEnv) -> None:

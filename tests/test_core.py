@@ -688,6 +688,8 @@ def test_shell_episodes_and_where_things_stand() -> None:
     low, high = torch.tensor([-0.2, -0.1]), torch.tensor([0.0, 0.1])
     assert bool(((centre >= low - 1e-6) & (centre <= high + 1e-6)).all())
     assert float((centre.amax(dim=0) - centre.amin(dim=0)).min()) > 0.19, "the jitter spans its range"
+    drawn = torch.stack([*centre.T, s.target.to(centre.dtype)])
+    assert float((torch.corrcoef(drawn) - torch.eye(3)).abs().max()) < 0.08, "one number was drawn from another"
     assert torch.allclose(s.places[:, 0] - centre, torch.tensor([0.0, 0.2]).expand_as(centre), atol=1e-6)
     assert torch.allclose(s.places[:, 2] - centre, torch.tensor([0.0, -0.2]).expand_as(centre), atol=1e-6)
 

@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 import tyro
+from format_helpers import make_dataset, make_episode, make_info
 from tool_helpers import OWN_ID, own_task, save_untrained
 from train_helpers import break_off
 
@@ -33,17 +35,18 @@ from mikasa_robo.baselines.dataset import open_dataset
 from mikasa_robo.baselines.networks import RecurrentActorCritic
 from mikasa_robo.baselines.ppo_arguments import PPOMemoryArgs
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
-from mikasa_robo.data.checking import find_problems
+from mikasa_robo.data.checking import count_problems, find_problems
 from mikasa_robo.data.dataset import MANIFEST, Dataset, checksum, export, locked
 from mikasa_robo.data.episode import DatasetInfo, Episode
 from mikasa_robo.data.formats import FORMATS, FormatError, find_format
-from mikasa_robo.data.recording import draw_noise
+from mikasa_robo.data.recording import draw_noise, record_episodes
 from mikasa_robo.data.replaying import replay
 from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS, split_seeds
 from mikasa_robo.data.store import DataError, read_episode, read_facts, write_episode
 from mikasa_robo.partial_files import PREFIX
 from mikasa_robo.tools import collect, data, evaluate, expert
 from mikasa_robo.tools.collecting import Collector
+from mikasa_robo.tools.data_table import describe
 
 __all__ = ["own_task"]  # a fixture
 
@@ -80,8 +83,12 @@ def test_what_is_recorded(made: Path) -> None:
     assert [row["index"] for row in dataset.rows()] == list(range(5))
     assert dataset.info.env_kwargs["obs_mode"] == dataset.info.obs_mode == "objects+joints"
     assert dataset.info.instruction.startswith("Remember the colour")
-    assert len(dataset.info.names["joints"]) == 25
-    assert len(dataset.info.names["actions"]) == 8
+    assert (dataset.info.control_freq, dataset.info.max_episode_steps) == (20, 60)
+    joints, actions = dataset.info.names["joints"], dataset.info.names["actions"]
+    assert len(joints) == 25
+    assert joints[::9] == ("qpos_panda_joint1", "qvel_panda_joint1", "tcp_x")
+    assert len(actions) == 8
+    assert (actions[0], actions[-1]) == ("delta_panda_joint1", "gripper")
     lines = [json.loads(line) for line in (made / "Lines" / "episodes.jsonl").read_text().splitlines()]
     for episode, row, line in zip(dataset.episodes(), dataset.rows(), lines, strict=True):
         length = episode.length
@@ -95,6 +102,8 @@ def test_what_is_recorded(made: Path) -> None:
         assert episode.columns["phase"][0] == 0
         assert episode.columns["oracle_info"].shape == (length + 1, 1)
         assert episode.states["env_states/task/elapsed_steps"][:, 0].tolist() == list(range(length + 1))
+        robot = episode.states["env_states/articulations/panda_wristcam"][:, 13:]  # after its pose and velocity
+        assert np.array_equal(episode.observations["joints"][:, :18], robot), "positions, then velocities"
         # the expert reaches the cube: the last step and no other is the success
         assert episode.success == episode.terminated == row["success"] is True
         assert episode.step_columns["success"].tolist() == [False] * (length - 1) + [True]
@@ -132,6 +141,55 @@ def test_episodes_do_not_depend_on_those_before_them(tmp_path: Path, env_id: str
     assert found[0] == found[1]
     dataset = Dataset.open(tmp_path / "1")
     assert replay(dataset.info, dataset.read(3)) == []
+
+
+class Ends(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends the episode of environment i with its step i + 2, the last one by the time limit alone. Env 0 fails at its first
+    step and succeeds at its end, env 1 the other way round."""
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, _, _, info = self.env.step(action)
+        elapsed = self.get_wrapper_attr("elapsed_steps")
+        env = torch.arange(len(elapsed))
+        first, end = elapsed == 1, elapsed >= env + 2
+        flags = {"success": (env == 0) & end | (env == 1) & first, "fail": (env == 0) & first | (env == 1) & end}
+        return obs, reward, end & (env < 2), end & (env == 2), {**info, **flags}
+
+
+def test_an_episode_holds_what_the_environment_said_at_each_step() -> None:
+    """Played once by hand and once by `record_episodes`."""
+    n, seeds, indices, obs_mode = 3, [11, 12, 13], [2, 0, 1], "objects+joints"
+    steps: dict[str, Any] = {"cue_steps": 2, "delay_steps": 1, "response_steps": 30}
+    env: Any = Ends(gym.make(ENV_ID, num_envs=n, obs_mode=obs_mode, sim_backend="physx_cpu_batched", **steps))
+    actions = np.random.default_rng(0).uniform(-1, 1, (n + 1, n, 8)).astype(np.float32)
+    before: list[Any] = [env.reset(seed=seeds)]
+    after: list[Any] = []
+    for action in actions:
+        obs, *results, info = env.step(torch.from_numpy(action))
+        before.append((obs, info))
+        after.append((*results, info))
+    played = iter(torch.from_numpy(actions))
+    quiet = dataclasses.replace(make_info(obs_mode), noise=0.0)
+    episodes = record_episodes(env, lambda: lambda obs, info: next(played), seeds, quiet, indices=indices)
+    for i, episode in enumerate(episodes):
+        length = i + 2
+        assert (episode.index, episode.seed, episode.length) == (indices[i], seeds[i], length)
+        assert np.array_equal(episode.actions, actions[:length, i])
+        assert np.array_equal(episode.step_columns["expert_action"], actions[:length, i])
+        for t, (obs, info) in enumerate(before[: length + 1]):
+            for part in ("objects", "joints"):
+                assert np.array_equal(episode.observations[part][t], obs[part][i]), (i, t, part)
+            for name in ("phase", "oracle_info"):
+                assert np.array_equal(episode.columns[name][t], info[name][i]), (i, t, name)
+        assert episode.rewards.tolist() == [float(reward[i]) for reward, *_ in after[:length]]
+        assert len(set(episode.rewards.tolist())) > 1, "or a step too early or late would not show"
+        for name in ("success", "fail"):
+            told = [bool(info[name][i]) for *_, info in after[:length]]
+            assert episode.step_columns[name].tolist() == told
+            assert getattr(episode, name) is any(told)
+        assert episode.terminated is bool(after[length - 1][1][i])
+        assert episode.truncated is bool(after[length - 1][2][i])
+    env.close()
 
 
 def test_noise_belongs_to_a_seed() -> None:
@@ -321,6 +379,35 @@ def test_another_folder_is_refused(copy: Path, tmp_path: Path, capsys: pytest.Ca
     assert "has files that are no dataset" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--env-id RememberColor5-v0", "--env-id RememberColor3-v0, not RememberColor5-v0"),
+        ("--episodes 6", "--episodes 5, not 6"),
+        ("--policy random", "--policy expert, not random"),
+        ("--noise 0.2", "--noise 0.1, not 0.2"),
+        ("--obs joints", "--obs objects+joints, not joints"),
+        ("--split test", "--split train, not test"),
+        ("--start 1", "--start 0, not 1"),
+        ("--only-success", "--only-success False, not True"),
+        ("--no-states", "--states True, not False"),
+        ("--arm held", "--arm free, not held"),
+        ("--env-kwargs delay_steps=9", "--env-kwargs nothing, not delay_steps=9"),
+        ("--sim-backend physx_cpu", "--sim-backend auto, not physx_cpu"),
+    ],
+)
+def test_a_folder_of_other_episodes_is_refused(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = collect.Options(ENV_ID, tmp_path, episodes=5)
+    Dataset.begin(tmp_path, make_info(), begun.arguments())
+    asked = {"--env-id": [ENV_ID], "--out": [str(tmp_path)], "--episodes": ["5"]}
+    name, *values = words.split()
+    argv = [word for option, given in {**asked, name: values}.items() for word in (option, *given)]
+    assert collect.main(argv) == 2
+    assert f"--out {tmp_path} was begun with {message}; " in capsys.readouterr().err
+
+
 def test_other_versions_are_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = Dataset.open(made)
     versions = {**dataset.info.versions, "torch": "1.0"}
@@ -490,6 +577,52 @@ def test_check_finds_bad_numbers(copy: Path) -> None:
     assert all("00000001" in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("success", False),
+        ("fail", True),
+        ("terminated", False),
+        ("truncated", True),
+        ("noise", 0.3),
+        ("policy", "random"),
+    ],
+)
+def test_check_compares_what_an_episode_and_the_manifest_say(name: str, value: Any, tmp_path: Path) -> None:
+    dataset, changes = make_dataset(tmp_path / "a"), {name: value}
+    write_episode(dataset.path(0), dataclasses.replace(make_episode(0, 5), **changes))
+    row = dataset.rows()[0]
+    told = f"episodes/00000000.npz has the {name} {value!r}, and the manifest says {row[name]!r}"
+    assert told in list(find_problems(dataset))
+
+
+def test_check_finds_actions_out_of_range_and_arrays_of_another_kind(tmp_path: Path) -> None:
+    """The actions of these episodes are not from -1 to 1."""
+    dataset = make_dataset(tmp_path / "a")
+    wanted = [f"episodes/{number:08d}.npz: actions are not all in [-1, 1]" for number in range(3)]
+    assert list(find_problems(dataset)) == wanted
+    episode = make_episode(2, 7)
+    clipped = dataclasses.replace(episode, actions=np.clip(episode.actions, -1, 1), rewards=episode.rewards.astype(int))
+    write_episode(dataset.path(2), clipped)
+    found = list(find_problems(dataset))
+    assert found[-1] == "episodes/00000002.npz: rewards is int64 (), and float32 () before"
+    assert wanted[2] not in found
+
+
+def test_counts_that_do_not_fit_the_list_are_found(tmp_path: Path) -> None:
+    content = json.loads((make_dataset(tmp_path / "a").folder / MANIFEST).read_text())
+    assert content["summary"] == {"episodes": 3, "successes": 2, "failures": 1, "steps": 13}
+    for name, number in content["summary"].items():
+        change_manifest(tmp_path / "a", summary={**content["summary"], name: number + 1})
+        told = f"the summary says {number + 1} {name}, and the list of episodes {number}"
+        assert list(count_problems(Dataset.open(tmp_path / "a"))) == [told]
+    rows = [{**row, "index": 2 * row["index"]} for row in content["episodes"]]
+    change_manifest(tmp_path / "a", summary=content["summary"], episodes=rows)
+    assert list(count_problems(Dataset.open(tmp_path / "a"))) == [
+        "the episodes are not numbered from 0 on without gaps"
+    ]
+
+
 def test_an_episode_is_not_taken_for_another(copy: Path) -> None:
     dataset = Dataset.open(copy)
     content = json.loads((copy / MANIFEST).read_text())
@@ -580,6 +713,17 @@ def test_show(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (copy / "show.png").read_bytes().startswith(b"\x89PNG")
     assert data.main(["show", str(copy), "--out", str(copy / "show.png")]) == 2
     assert "show.png exists" in capsys.readouterr().err
+
+
+def test_show_tells_the_numbers_of_the_manifest(tmp_path: Path) -> None:
+    """Of three episodes of 5, 1 and 7 steps; the second is a mistake, and the others are successes."""
+    lines = dict(line.split(maxsplit=1) for line in describe(make_dataset(tmp_path / "a")) if not line.startswith(" "))
+    assert lines["seeds"] == "1000 to 1002 (train)"
+    assert lines["episodes"] == "3"
+    assert lines["success"] == "66.7% (95 % interval 20.8% to 93.9%)"
+    assert lines["mistakes"] == "1 episodes"
+    assert lines["steps"] == "13; an episode has 1 to 7, median 5, of at most 60 at 20 Hz"
+    assert lines["policy"] == "expert, noise 0.1 on average"
 
 
 def test_show_without_native_episodes_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -729,6 +873,22 @@ def test_native_episodes_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureF
     assert "is complete, without native episodes (--no-keep-native)" in capsys.readouterr().out
 
 
+def test_native_episodes_are_kept_where_a_format_could_not_be_written(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may be all that there is of the episodes, whatever --no-keep-native says."""
+    formats = ["--format", "data_helpers:Lines,data_helpers:RefusesLater", "--no-keep-native"]
+    new, few = tmp_path / "new", ["--policy", "random", "--no-states"]
+    for folder, argv, episodes in ((new, few, 1), (new, few, 1), (copy, [], 5)):
+        before = contents(folder) if folder.exists() else None
+        assert collect_into(folder, *formats, *argv, episodes=episodes) == 2
+        assert "--format data_helpers:RefusesLater: an episode is too long for it" in capsys.readouterr().err
+        assert before in (None, contents(folder))
+        assert not (folder / "RefusesLater").exists()
+        assert list(find_problems(Dataset.open(folder))) == []
+        assert len(list(Dataset.open(folder).episodes())) == episodes
+
+
 def test_native_episodes_are_removed_later(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (copy / "Lines" / "episodes.jsonl").read_bytes()
     assert collect_into(copy, "--format", "data_helpers:Lines", "--no-keep-native") == 0
@@ -831,8 +991,8 @@ def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, caps
     assert "agree to the bit" in capsys.readouterr().out
 
 
-def test_a_policy_that_sees_several_parts(tmp_path: Path) -> None:
-    """The parts have one order, whatever else is recorded."""
+def save_recurrent(path: Path) -> Path:
+    """The checkpoint of an untrained policy with an LSTM."""
     env = mikasa_robo.make_env(ENV_ID, 1, obs_mode="objects+joints", sim_backend="physx_cpu", render_backend="none")
     task: Any = env.unwrapped
     layout = ObservationLayout.of(task.single_observation_space)
@@ -840,13 +1000,27 @@ def test_a_policy_that_sees_several_parts(tmp_path: Path) -> None:
     env.close()
     torch.manual_seed(0)
     args = ppo_lstm.Args(env_id=ENV_ID, obs="objects+joints")
-    save_policy(tmp_path / "p.pt", RecurrentActorCritic(layout, action, (8,), 8, (8,)), args, step=0)
+    save_policy(path, RecurrentActorCritic(layout, action, (8,), 8, (8,)), args, step=0)
+    return path
+
+
+def test_a_policy_that_sees_several_parts(tmp_path: Path) -> None:
+    """The parts have one order, whatever else is recorded."""
+    policy = save_recurrent(tmp_path / "p.pt")
     actions = []
     for obs in ("objects+joints", "state"):
         folder = tmp_path / obs
-        assert collect_into(folder, "--policy", str(tmp_path / "p.pt"), "--obs", obs, "--no-states", episodes=1) == 0
+        assert collect_into(folder, "--policy", str(policy), "--obs", obs, "--no-states", episodes=1) == 0
         actions.append(Dataset.open(folder).read(0).actions)
     assert np.array_equal(actions[0], actions[1])
+
+
+def test_a_policy_with_memory_begins_every_episode_with_an_empty_one(tmp_path: Path) -> None:
+    """Episode 1 is the same after episode 0 and alone."""
+    argv = ["--policy", str(save_recurrent(tmp_path / "p.pt")), "--no-states", "--env-kwargs", "response_steps=9"]
+    for name, start, episodes in (("both", "0", 2), ("alone", "1", 1)):
+        assert collect_into(tmp_path / name, *argv, "--start", start, episodes=episodes, num_envs=1) == 0
+    assert contents(tmp_path / "both")["00000001.npz"] == contents(tmp_path / "alone")["00000000.npz"]
 
 
 def test_the_state_has_no_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import io
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,9 @@ def test_maniskills_files_hold_every_array(tmp_path: Path) -> None:
     assert told["env_info"]["env_kwargs"] == {**info.env_kwargs, "obs_layout": "maniskill", "sim_backend": "physx_cpu"}
     assert [row["episode_seed"] for row in told["episodes"]] == [1000, 1001, 1002]
     assert [row["success"] for row in told["episodes"]] == [True, False, True]
+    assert [row["fail"] for row in told["episodes"]] == [False, True, False]
+    assert [row["elapsed_steps"] for row in told["episodes"]] == list(LENGTHS)
+    assert [row["reset_kwargs"] for row in told["episodes"]] == [{"seed": 1000}, {"seed": 1001}, {"seed": 1002}]
     with h5py.File(tmp_path / "out" / "trajectory.h5") as file:
         assert len(file) == len(episodes)
         for episode in episodes:
@@ -159,6 +163,18 @@ def test_maniskills_files_hold_every_array(tmp_path: Path) -> None:
                 assert equal(group[name], values)
             for name, values in {**episode.columns, "expert_action": episode.step_columns["expert_action"]}.items():
                 assert equal(group[f"privileged/{name}"], values)
+
+
+def test_maniskills_flags_of_an_episode_are_those_of_its_end(tmp_path: Path) -> None:
+    """Here a success and a mistake are lost again; the facts of MIKASA tell of both."""
+    episode = make_episode(0, 3)
+    early = {name: np.array([True, False, False]) for name in ("success", "fail")}
+    writer = FORMATS["maniskill"].writer()(tmp_path / "out", make_info())
+    writer.add(dataclasses.replace(episode, fail=True, step_columns={**episode.step_columns, **early}))
+    writer.finish()
+    (row,) = json.loads((tmp_path / "out" / "trajectory.json").read_text())["episodes"]
+    assert (row["success"], row["fail"]) == (False, False)
+    assert (row["mikasa"]["success"], row["mikasa"]["fail"]) == (True, True)
 
 
 def test_maniskills_replay_is_told_the_simulator_that_auto_stood_for(tmp_path: Path) -> None:
@@ -222,6 +238,8 @@ def test_minari_loads_every_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     dataset = minari.load_dataset("mikasa/RememberColor3-v0/train-v0")
     assert (dataset.total_episodes, dataset.total_steps) == (len(LENGTHS), sum(LENGTHS))
     assert dataset.action_space.shape == (8,)
+    assert (dataset.action_space.low == -1.0).all()
+    assert (dataset.action_space.high == 1.0).all()
     assert dataset.env_spec.kwargs["obs_mode"] == info.obs_mode
     facts = list(dataset.storage.get_episode_metadata(range(len(LENGTHS))))
     for episode, read, fact in zip(episodes, dataset.iterate_episodes(), facts, strict=True):
@@ -407,6 +425,9 @@ def test_rlds_holds_every_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             stored = example[f"steps/observation/{camera}_{part}"]
             if part == "rgb":
                 assert equal(np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in stored]), images)
+            else:
+                numbers = np.frombuffer(b"".join(map(zlib.decompress, stored)), images.dtype)
+                assert equal(numbers.reshape(images.shape), images)
         assert example["episode_metadata/seed"].tolist() == [episode.seed]
         assert example["episode_metadata/success"].tolist() == [episode.success]
         assert example["episode_metadata/policy"] == [b"expert"]

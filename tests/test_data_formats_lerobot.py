@@ -65,6 +65,8 @@ def test_lerobots_files_hold_every_array(name: str, tmp_path: Path) -> None:
     assert (meta["total_episodes"], meta["total_frames"], meta["total_tasks"]) == (len(LENGTHS), FRAMES, 2)
     assert meta["splits"] == {"train": f"0:{len(LENGTHS)}"}
     assert meta["features"]["action"] == {"dtype": "float32", "shape": [8], "names": list(info.names["actions"])}
+    assert meta["features"]["observation.state"]["names"] == list(info.names["joints"])
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
     table = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")
     frames = frames_of(episodes)
     for key, values in frames.items():
@@ -85,6 +87,10 @@ def test_lerobots_files_hold_every_array(name: str, tmp_path: Path) -> None:
         assert np.array_equal(
             np.stack([np.asarray(image) for image in depth])[..., None], images_of(episodes, "depth", camera, 1)
         )
+        assert meta["features"][f"{key}_depth"]["info"] == {"is_depth_map": True, "depth_unit": "mm"}
+        millimetres = images_of(episodes, "depth", camera, 1)
+        assert np.allclose(np.ravel(stats[f"{key}_depth"]["mean"]), millimetres.mean()), "not divided by 255"
+        assert np.ravel(stats[f"{key}_depth"]["max"]) == millimetres.max()
         images = images_of(episodes, "rgb", camera, 3)
         if name == "lerobot-images":
             assert meta["features"][key]["dtype"] == "image"
@@ -92,6 +98,7 @@ def test_lerobots_files_hold_every_array(name: str, tmp_path: Path) -> None:
             assert np.array_equal(read, images)
         else:
             assert meta["features"][key]["dtype"] == "video"
+            assert meta["features"][key]["info"]["video.fps"] == meta["fps"]
             read = np.stack(imageio.mimread(tmp_path / f"out/videos/{key}/chunk-000/file-000.mp4"))
             assert read.shape == images.shape
             assert np.abs(read.astype(float) - images).mean() < VIDEO_ERROR
@@ -134,6 +141,13 @@ def test_each_episode_is_listed_once_however_many_are_written_at_a_time(
     rows = pq.read_table(tmp_path / "out/meta/episodes").to_pylist()
     assert [row["episode_index"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["length"] for row in rows] == [3, 1, 4, 1, 5]
+    assert {(row["meta/episodes/chunk_index"], row["meta/episodes/file_index"]) for row in rows} == {(0, 0)}
+    monkeypatch.setattr("mikasa_robo.data.formats.lerobot.DATA_MB", 0)  # a file for each of these groups
+    write_dataset("lerobot-images", tmp_path / "more", "joints", [3, 1, 4, 1, 5])
+    for number, group in enumerate(([0, 1], [2, 3], [4])):
+        rows = pq.read_table(tmp_path / f"more/meta/episodes/chunk-000/file-{number:03d}.parquet").to_pylist()
+        assert [row["episode_index"] for row in rows] == group
+        assert {(row["meta/episodes/chunk_index"], row["meta/episodes/file_index"]) for row in rows} == {(0, number)}
 
 
 def test_files_are_cut_at_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +227,19 @@ def test_statistics_of_images_are_those_of_their_pixels() -> None:
     for name in ("min", "max", "mean", "std", *QUANTILES):
         assert found[name].shape == (3, 1, 1)
         assert np.allclose(found[name].reshape(3) * 255, wanted[name]), name
+
+
+def test_images_are_sampled_as_by_lerobot() -> None:
+    """As its functions `sample_indices` and `auto_downsample_height_width` do."""
+    for length, count in ((7, 7), (100, 100), (150, 100), (10_000, 1000), (10**6, 10_000)):
+        indices = sampled_indices(length)
+        assert len(indices) == count
+        assert (indices[0], indices[-1]) == (0, length - 1)
+    large = np.full((1, 400, 320, 1), 100, np.uint8)
+    large[:, ::2, ::2] = 0  # every second row and column of the pixels
+    found = image_stats(large, 1.0)
+    assert np.ravel(found["mean"]) == np.ravel(found["max"]) == 0.0
+    assert np.ravel(image_stats(large[:, :299, :299], 1.0)["max"]) == 100.0, "smaller ones are taken whole"
 
 
 # ---------------------------------------------------------------------- LeRobot

@@ -17,6 +17,7 @@ from task_helpers import flatten
 
 import mikasa_robo
 from mikasa_robo.core import observations
+from mikasa_robo.core.env import ARM_JOINTS, START_QPOS
 from mikasa_robo.core.phases import CUE
 from mikasa_robo.utils.wrappers import CameraShutdownWrapper, InitialZeroActionWrapper, UnbatchWrapper
 from mikasa_robo.utils.wrappers.camera_shutdown import _blank
@@ -240,6 +241,16 @@ def test_points_of_a_cloud_are_blanked_with_the_images() -> None:
     assert blank["agent"]["qpos"].all()
 
 
+def test_every_kind_of_image_is_blanked_alike() -> None:
+    images = {name: torch.ones(2, 4, 4, 1) for name in (*observations.VISUAL, *observations.SEGMENTATION_CHANNELS)}
+    obs = {**images, "joints": torch.ones(2, 25), "sensor_data": {"hand_camera": dict(images)}}
+    blanked = _blank(obs, torch.tensor([False, True]))
+    for name in images:
+        for image in (blanked[name], blanked["sensor_data"]["hand_camera"][name]):
+            assert image.flatten(1).sum(dim=1).tolist() == [16, 0], name
+    assert bool(blanked["joints"].all())
+
+
 def test_other_arguments_than_those_of_the_id_have_no_instruction() -> None:
     cases: tuple[tuple[dict[str, Any], bool], ...] = (({}, True), ({"delay_steps": 9}, True), ({"n": 7}, False))
     for kwargs, found in cases:
@@ -282,6 +293,30 @@ def test_gymnasiums_check_of_seeds() -> None:
     env = UnbatchWrapper(gym.make(ENV_ID))
     check_reset_seed_determinism(env)
     check_step_determinism(env)
+    env.close()
+
+
+def test_an_unbatched_episode_is_truncated_at_its_end_and_terminated_by_its_outcome() -> None:
+    env: Any = UnbatchWrapper(gym.make(ENV_ID, obs_mode="none", max_episode_steps=2))
+    nothing = np.zeros(env.action_space.shape, np.float32)
+    env.reset(seed=0)
+    assert [env.step(nothing)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+    env.reset(seed=0)
+    env.unwrapped.task_state.mistaken[:] = True
+    assert env.step(nothing)[2:4] == (True, False)
+    env.close()
+
+
+def test_at_the_start_each_joint_is_off_by_a_number_of_its_own_and_as_far_as_asked() -> None:
+    env: Any = mikasa_robo.make_env(ENV_ID, 32, obs_mode="none", robot_init_qpos_noise=0.05)
+    off = []
+    for seed in range(6):
+        env.reset(seed=1000 * seed)
+        off.append((positions(env) - torch.tensor(START_QPOS))[:, :ARM_JOINTS])
+    found = torch.cat(off)
+    assert float((found.std(dim=0) - 0.05).abs().max()) < 4 * 0.05 / (2 * 192) ** 0.5
+    assert float(found.mean(dim=0).abs().max()) < 4 * 0.05 / 192**0.5
+    assert float((torch.corrcoef(found.T) - torch.eye(ARM_JOINTS)).abs().max()) < 4 / 192**0.5
     env.close()
 
 

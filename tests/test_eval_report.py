@@ -233,6 +233,8 @@ def test_each_figure_of_an_evaluation_is_its_own() -> None:
     assert {name: summary[name] for name in expected} == expected
     assert figures(result, "success_once") == [1.0, 1.0]
     assert figures(result, "success_at_end") == [1.0, 0.0]
+    assert figures(result, "return") == [1.0, 4.0]
+    assert figures(result, "length") == [3.0, 6.0]
 
 
 def test_runs_with_equal_success_have_the_interval_of_all_their_episodes() -> None:
@@ -241,6 +243,22 @@ def test_runs_with_equal_success_have_the_interval_of_all_their_episodes() -> No
     found = summarize([run, run, run])["success_once"]
     assert found["interval"] == "Wilson"
     assert (found["low"], found["high"]) == pytest.approx(wilson_interval(15, 30))
+
+
+def test_runs_with_different_success_have_the_interval_of_their_means() -> None:
+    """Not that of all their episodes, which says nothing about other seeds."""
+    rates = (0.0, 0.5, 1.0)
+    runs = []
+    for rate in rates:
+        flags = [k < 40 * rate for k in range(40)]
+        runs.append(Evaluation(0, flags, flags, [False] * 40, [rate] * 40, [2] * 40, tells_success=True))
+    told = summarize(runs)
+    for metric in ("success_once", "success_at_end", "return"):
+        found, wanted = told[metric], bootstrap_interval(rates)
+        assert wanted is not None
+        assert found["interval"] == "bootstrap"
+        assert (found["mean"], found["low"], found["high"]) == (wanted.value, wanted.low, wanted.high)
+        assert found["standard_error"] == pytest.approx(0.5 / math.sqrt(3))
 
 
 def test_the_protocol_of_the_paper(runs: Path, tmp_path: Path) -> None:
@@ -354,26 +372,35 @@ def test_different_tasks_are_not_averaged(runs: Path, recurrent: Path, tmp_path:
         evaluate_checkpoints(Args((*checkpoints(runs, 1), recurrent), out=tmp_path / "e.json"), make_factory=reach)
 
 
-def test_different_memories_are_not_averaged(tmp_path: Path) -> None:
+def test_different_memories_and_settings_are_not_averaged(tmp_path: Path) -> None:
     torch.manual_seed(0)
     env = make_gymnasium_env(1, None, env_id="MemoryLengthEasy-v0")
     layout, action = ObservationLayout.of(env.single_observation_space), ActionLayout.of(env.single_action_space)
     network, args_type = RecurrentActorCritic(layout, action, (8,), 8, (8,)), get_algorithm("ppo").load().args_type
+    changes: tuple[dict[str, Any], ...] = (
+        {"memory": "gru"},
+        {"memory": "lstm"},
+        {"memory": "gru", "variant": "mine"},
+        {"memory": "gru", "init_from": "p"},
+        {"memory": "gru", "env_kwargs": ("memory_length=5",)},
+        {"memory": "gru", "obs": "joints"},
+        {"memory": "gru", "control_mode": "pd_ee_delta_pose"},
+        {"memory": "gru", "reward_mode": "sparse"},
+        {"memory": "gru", "sim_backend": "physx_cpu"},
+    )
     paths = []
-    for seed, changes in enumerate(
-        (
-            {"memory": "gru"},
-            {"memory": "lstm"},
-            {"memory": "gru", "variant": "mine"},
-            {"memory": "gru", "init_from": "p"},
-        )
-    ):
+    for seed, changed in enumerate(changes):
         paths.append(tmp_path / f"{seed}.pt")
-        save_policy(paths[-1], network, args_type(env_id="MemoryLengthEasy-v0", seed=seed, **changes), step=0)
+        save_policy(paths[-1], network, args_type(env_id="MemoryLengthEasy-v0", seed=seed, **changed), step=0)
     for other, message in (
         (1, r"has memory gru, and .*1\.pt has lstm; evaluate them one by one"),
         (2, r"has variant None, and .*2\.pt has mine; evaluate"),
         (3, r"has name ppo gru, and .*3\.pt has ppo gru \(warm start\); evaluate"),
+        (4, r"has env_kwargs \(\), and .*4\.pt has \('memory_length=5',\); evaluate"),
+        (5, r"has obs None, and .*5\.pt has joints; evaluate"),
+        (6, r"has control_mode pd_joint_delta_pos, and .*6\.pt has pd_ee_delta_pose; evaluate"),
+        (7, r"has reward_mode normalized_dense, and .*7\.pt has sparse; evaluate"),
+        (8, r"has sim_backend auto, and .*8\.pt has physx_cpu; evaluate"),
     ):
         with pytest.raises(OptionError, match=message):
             evaluate_checkpoints(Args((paths[0], paths[other]), out=tmp_path / "e.json"))
@@ -503,6 +530,11 @@ def test_the_report_of_three_runs(runs: Path, tmp_path: Path, capsys: pytest.Cap
     with (out / "runs.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [float(line["return"]) for line in sorted(table, key=lambda line: line["seed"])] == pytest.approx(returns)
+    for line in table:
+        result = final(runs, int(line["seed"]))
+        assert (line["source"], line["steps"], line["episodes"]) == ("training", "1920", "100")
+        assert float(line["wall_time_s"]) == result["wall_time_s"]
+        assert float(line["length"]) == result["final"]["length"]
     for name in ("curves-success.png", "curves-return.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
         assert name in (out / "report.md").read_text()

@@ -25,6 +25,7 @@ from mikasa_robo.experts.policies import OBS_MODE, ExhaustiveSearch, Expert, Ran
 from mikasa_robo.experts.registry import has_skill, make_skill
 from mikasa_robo.experts.skill import View, look
 from mikasa_robo.experts.touching import TouchSkill
+from mikasa_robo.rollouts import play_episodes
 from mikasa_robo.tools import expert as command
 from mikasa_robo.tools.output import put_between_marks
 
@@ -429,6 +430,21 @@ def test_an_episode_may_have_another_length_than_the_task_s() -> None:
     late: dict[str, Any] = {"max_episode_steps": 70, "on_mistake": "ignore"}
     outcome = evaluate("RememberColor3-v0", policy_maker("random"), 2, 2, seed=7, **late)
     assert (outcome.episodes, outcome.successes) == (2, 0), "played to its end"
+
+
+@pytest.mark.filterwarnings("ignore:response_steps")
+def test_each_batch_of_an_evaluation_has_episodes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = []
+
+    def play(env: Any, act: Any, seed: int, max_steps: int) -> Any:
+        seeds.append(seed)
+        return play_episodes(env, act, seed, max_steps)
+
+    monkeypatch.setattr("mikasa_robo.experts.evaluation.play_episodes", play)
+    short: dict[str, Any] = {"cue_steps": 1, "delay_steps": 0, "response_steps": 1}  # too short for any touch to count
+    outcome = evaluate("RememberColor3-v0", policy_maker("random"), 5, 2, seed=7, **short)
+    assert seeds == [7, 8, 9]
+    assert (outcome.episodes, outcome.successes, outcome.failures) == (6, 0, 0)
 
 
 def test_the_command_prints_a_rate_and_refuses_what_it_cannot_do(

@@ -89,6 +89,34 @@ def test_a_ball_that_is_stopped_comes_on_view_and_stays_there() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("env_id", ["InterceptMedium-v0", "InterceptGrabMedium-v0"])
+def test_a_ball_that_is_stopped_is_perceived_in_both_tasks(env_id: str) -> None:
+    env = make(env_id, 2, obs_mode="objects", blank_steps=20)
+    env.reset(seed=3)
+    ball, stopped = base(env).objects[0], BLANK_START + 2
+    for t in range(1, stopped + 3):
+        if t >= stopped:
+            move(env, ball, [1], BELOW_THE_HAND[None])
+        flag = env.step(still_action(env))[0]["objects"].reshape(2, len(base(env).objects), -1)[:, 0, 0]
+        assert flag.tolist() == [t < BLANK_START, t < BLANK_START or t >= stopped], t
+    env.close()
+
+
+def test_after_a_partial_reset_a_ball_that_can_be_hidden_is_shown_where_it_starts() -> None:
+    env = make("InterceptMediumHidden-v0", 3, obs_mode="none")
+    task = cast(RollingBallTask[Any], base(env))
+    env.reset(seed=3)
+    for _ in range(BLANK_START):
+        env.step(still_action(env))
+    assert task._image_layout is not None
+    before = task._image_layout.read()[:, 0, :3].clone()
+    env.reset(seed=[8], options={"env_idx": [2]})
+    now = task._image_layout.read()[:, 0, :3]
+    assert torch.equal(now[:2], before[:2])
+    assert torch.equal(now[2], task.task_state.start[2])
+    env.close()
+
+
 def test_the_disc_does_not_tell_where_a_hidden_ball_began() -> None:
     for env_id, told in (("InterceptMedium-v0", True), ("InterceptMediumHidden-v0", False)):
         env = make(env_id, 64, obs_mode="none")

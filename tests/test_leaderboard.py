@@ -248,18 +248,22 @@ def test_results_that_were_made_up_are_found_by_playing_again(
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("returns", 5.0), ("lengths", 12), ("fail_once", True)],
+)
 def test_a_single_episode_that_was_made_up_is_found(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, value: Any, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def better(content: Content) -> None:
-        content["runs"][0]["episodes"]["returns"][3] += 1
+        content["runs"][0]["episodes"][name][3] = value
         retold(content)
 
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps(changed(file, better, signed=True)))
     assert main(["check", str(forged), "--episodes", str(EPISODES)]) == 1
     told = capsys.readouterr().out
-    assert "runs[0], episode 3: returns is" in told
+    assert f"runs[0], episode 3: {name} is {value} in the file, and " in told
     assert "; 1 problems" in told
 
 
@@ -352,11 +356,16 @@ def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.C
     again = {**entry, "evaluation": sign({**whole, "command": "mikasa eval --out other.json"})}
     whole["runs"][0]["sha256"] = "0" * 64
     other = {**entry, "evaluation": sign(whole)}
+    harder, sampled = changed(file, longer), changed(file, longer)
+    harder["settings"]["env_kwargs"] = ["memory_length=30"]
+    sampled["actions"] = "sampled"
+    others = [{**entry, "evaluation": sign(played)} for played in (harder, sampled)]
     for entries, messages in (
         ([entry], []),
         ([entry, entry], ["entries[1]: its evaluation is that of entries[0]"]),
         ([entry, again], ["entries[1]: its evaluation is that of entries[0]"]),
         ([entry, other], []),
+        ([entry, *others], []),
         ([entry, tampered], ["entries[1]: its content_sha256 is"]),
         ([{**entry, "evaluation": evaluation}], ["entries[0]: 12 episodes; play at least 100"]),
         ([{**entry, "date": "yesterday"}], ["entries[0]: its date is 'yesterday'"]),

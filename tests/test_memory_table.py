@@ -471,6 +471,16 @@ def test_a_run_is_gathered_once_and_with_what_it_has_come_to(tmp_path: Path) -> 
     assert (rows[0].gradient_steps, rows[0].successes, rows[0].score) == (1900, 50, 0.5)
 
 
+def test_every_success_of_a_run_is_counted(tmp_path: Path) -> None:
+    """A rate times the number of episodes may be a little less than their number: 0.29 * 100 is 28.999999999999996."""
+    run = PlannedRun("RememberColor3-v0", "dagger", 1, {"env_kwargs": ["delay_steps=5", "delay_steps=50"]})
+    for successes in (0, 29, 57, 58, 100):
+        finish(tmp_path / str(successes), run.env_id, "gru", 1, successes / 100)
+        row = read_run(run, tmp_path / str(successes))
+        assert (row.successes, row.episodes, row.score) == (successes, 100, successes / 100)
+        assert (row.delay, row.env_steps, row.gradient_steps) == (50, 61440, 1900), "the last delay counts"
+
+
 def test_a_result_that_lacks_something_is_named(tmp_path: Path) -> None:
     sweep = tmp_path / "one.toml"
     sweep.write_text(

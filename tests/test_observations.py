@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from task_helpers import MECHANICS, Env, base, compare, flatten, make, random_ac
 from torch import Tensor
 
 import mikasa_robo
+from mikasa_robo.assets.palette import COLORS, color_codes
+from mikasa_robo.assets.shapes import SHAPES, shape_codes
 from mikasa_robo.core.observations import MODES, object_view, parse_modes, rounded_pose
 
 N = 4
@@ -188,6 +191,33 @@ def test_perception_is_of_this_instant_alone(env: Env) -> None:
         state[name].copy_(value)
     assert velocity.shape[-1] == 6
     assert row.oracle
+
+
+def test_the_oracle_and_perception_name_the_shape_and_the_colour_that_are_shown() -> None:
+    shapes, colors = ("cube", "sphere", "t_shape"), ("red", "lime")
+    made = make("RememberShapeAndColor3x2-v0", 16, obs_mode="objects")
+    obs, info = made.reset(seed=0)
+    task = base(made)
+    view = obs["objects"].reshape(16, len(task.objects), -1)
+    assert len(torch.unique(info["oracle_info"], dim=0)) > 4
+    for seen, (shape, color) in zip(view, info["oracle_info"].tolist(), strict=True):
+        (k,) = torch.nonzero(seen[:, 0]).flatten().tolist()
+        assert task.objects[k].name == f"{colors[color]}_{shapes[shape]}"
+        codes = [shape_codes([SHAPES.index(shapes[shape])]), color_codes([list(COLORS).index(colors[color])])]
+        assert torch.equal(seen[k, 8:], torch.cat(codes, dim=1)[0])
+    made.close()
+
+
+def test_the_base_camera_stands_before_the_robot_and_looks_at_the_table() -> None:
+    made = make("RememberColor3-v0", 1, obs_mode="none")
+    (camera,) = base(made)._default_sensor_configs
+    pose = camera.pose.sp.to_transformation_matrix()
+    forwards = torch.tensor([-0.4, 0.0, -0.5])  # from (0.3, 0, 0.6) to (-0.1, 0, 0.1)
+    assert pose[:3, 3].tolist() == pytest.approx([0.3, 0.0, 0.6])
+    assert pose[:3, 0].tolist() == pytest.approx((forwards / forwards.norm()).tolist(), abs=1e-6)
+    assert (camera.uid, camera.width, camera.height) == ("base_camera", 128, 128)
+    assert camera.fov == pytest.approx(math.pi / 2)
+    made.close()
 
 
 @pytest.mark.parametrize("task_id", [i for i in MECHANICS if mikasa_robo.CATALOG[i].delay])

@@ -106,8 +106,10 @@ def test_the_true_colours_are_different_and_equally_likely_at_every_place(n: int
     s = fresh(n)
     assert s.target.shape == (MANY, n)
     assert bool((s.target.sort(dim=1).values.diff(dim=1) > 0).all())
+    stands = s.home[..., 1].argsort(dim=1).argsort(dim=1).gather(1, s.target)  # from the right
     for place in range(n):
         assert chi_square_p(torch.bincount(s.target[:, place], minlength=9)) > 1e-4
+        assert chi_square_p(torch.bincount(stands[:, place], minlength=9)) > 1e-4, "the cue tells where it stands"
     assert torch.equal(s.is_target.sum(dim=1), torch.full((MANY,), n))
     assert torch.equal(s.rank.gather(1, s.target), torch.arange(n).expand(MANY, n))
 

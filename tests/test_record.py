@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -170,6 +171,46 @@ def test_the_seeds_name_the_episodes(canvas: Any) -> None:
     (_,) = play(canvas, load_player("memoryless"), [9, 7, 8], every=0)
     assert canvas.unwrapped.task_state.target[:, 0].tolist() == [target[2], *target[:2]]
     assert len(first.success) == 3
+
+
+def test_each_video_shows_the_episode_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from another seed than 0 on, and where the last batch is not full. An image is as bright as its seed."""
+    env = SimpleNamespace(unwrapped=None, close=lambda: None)
+    played: list[list[int]] = []
+    shown: dict[str, list[int]] = {}
+
+    def film(env: Any, player: Any, seeds: list[int]) -> Iterator[Any]:
+        played.append(seeds)
+        n = len(seeds)
+        images = [np.full((2, 2, 3), seed) for seed in seeds]
+        for t in range(3):  # the first episode of a batch is over after one step
+            running = np.array([t < 2, *[True] * (n - 1)])
+            yield SimpleNamespace(running=running, images=images, success=np.array(seeds) % 2 == 0)
+
+    class Noted:
+        def __init__(self, path: Path, hold: int) -> None:
+            self.name = path.name
+
+        def add(self, image: Any) -> None:
+            shown.setdefault(self.name, []).append(int(image.max()))
+
+        def __enter__(self) -> Noted:
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            assert error == (None, None, None)
+
+    monkeypatch.setattr(playing, "make_player_env", lambda *_, **__: env)
+    monkeypatch.setattr(playing, "play", film)
+    monkeypatch.setattr("mikasa_robo.video.VideoWriter", Noted)
+    player: Any = SimpleNamespace(settings=None, require_fit=lambda env: None)
+    lines = list(record.record(Options(ENV_ID, episodes=5, seed=7, overlay=("none",), out=tmp_path), player))
+    assert played == [[7, 8, 9], [10, 11, 12]]
+    names = {seed: f"{ENV_ID}_expert_seed{seed}.mp4" for seed in range(7, 12)}
+    lengths = {seed: 1 if seed in (7, 10) else 2 for seed in names}
+    assert shown == {name: [seed] * (lengths[seed] + 1) for seed, name in names.items()}
+    results = {seed: "no success" if seed % 2 else "success" for seed in names}
+    assert lines == [f"{tmp_path / name}: {results[k]} in {lengths[k]} steps" for k, name in names.items()]
 
 
 def test_a_checkpoint_acts_and_must_fit(

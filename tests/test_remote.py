@@ -272,6 +272,7 @@ def test_an_evaluation_through_a_server_is_that_of_the_checkpoint(recurrent: Pat
     assert found["summary"] == direct["summary"]
     assert found["runs"][0]["sha256"] == direct["runs"][0]["sha256"]
     assert (found["algorithm"], found["runs"][0]["training_steps"]) == ("ppo-lstm", 7)
+    assert found["runs"][0]["seed"] == direct["runs"][0]["seed"] == 1
     assert len(set(found["runs"][0]["episodes"]["returns"])) > 1, "else the comparison shows little"
     assert {path.name for path in tmp_path.iterdir()} == {"direct.json", "remote.json"}
 
@@ -547,6 +548,29 @@ def test_a_partial_evaluation_goes_on_with_its_simulator(monkeypatch: pytest.Mon
         pytest.raises(OptionError, match=r"another evaluation: not the same sim_backend\)"),
     ):
         evaluate_remote(remote(port, out), make_factory=reach)
+
+
+def test_a_partial_evaluation_is_of_one_policy_and_one_task(tmp_path: Path) -> None:
+    """Episodes of another are not mixed with those that are over."""
+    actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
+    out = tmp_path / "e.json"
+    with answering(lambda k: DROP if k == 27 else actions, HASHED) as port, pytest.raises(RemotePolicyError):
+        evaluate_remote(remote(port, out), make_factory=reach)
+    kept = partial_path(out).read_bytes()
+    others: list[tuple[bytes, dict[str, Any], str]] = [
+        (pack({"sha256": "6" * 64}), {}, "server"),
+        (HASHED, {"env_id": "RememberColor5-v0"}, "env_id"),
+        (HASHED, {"env_kwargs": ("delay_steps=9",)}, "env_kwargs"),
+        (HASHED, {"obs": "joints"}, "obs"),
+        (HASHED, {"reward_mode": "sparse"}, "reward_mode"),
+    ]
+    for metadata, changed, name in others:
+        with (
+            answering(lambda k: actions, metadata) as port,
+            pytest.raises(OptionError, match=rf"another evaluation: not the same {name}\)"),
+        ):
+            evaluate_remote(remote(port, out, **changed), make_factory=reach)
+    assert partial_path(out).read_bytes() == kept
 
 
 def test_without_a_hash_a_policy_is_known_by_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,13 @@ def test_episodes_are_drawn_from_their_ranges(both_ways: bool) -> None:
     assert float(extreme.target.abs()) == pytest.approx(high), "the largest angle is reached, the least is not"
 
 
+def test_place_yaw_and_angle_are_drawn_independently() -> None:
+    u = torch.rand(30_000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    s = sample_peg(Uniforms(u), (0.1, math.pi / 4), both_ways=True)
+    drawn = torch.stack([*s.start[:, :2].T, start_yaw(s), s.target.abs(), s.target.sign()])
+    assert float((torch.corrcoef(drawn) - torch.eye(5)).abs().max()) < 0.03, "one number was drawn from another"
+
+
 # ---------------------------------------------------------------------- what success is
 def test_the_peg_has_to_be_turned_by_the_angle(env: Env) -> None:
     s = task_of(env).task_state

@@ -929,7 +929,7 @@ def test_the_score_of_a_finished_run_is_that_of_the_report(tmp_path: Path) -> No
     (planned,) = plan(tmp_path, 1).runs
     folder = tmp_path / planned.name
     folder.mkdir()
-    (folder / "progress.csv").write_text("step,eval/success_once\n4096,0.75\n")
+    (folder / "progress.csv").write_text("step,eval/success_once\n2048,0.25\n4096,0.75\n")
     progress = module.Progress(planned, folder, state="running")
     assert "success 75.0%" in module.table([progress])
     final = {"episodes": 100, "success_once": 0.5, "success_at_end": 0.5, "return": 1.0, "length": 9.0}

@@ -639,6 +639,11 @@ def test_radii_and_lengths_can_be_chosen() -> None:
         task.update_state(s, look, NO_TOUCH)
         assert bool((s.reached == inside).all())
     s.reached[:] = True
+    for distance, mistake in ((0.0749, False), (0.0751, True)):
+        look.objects[:, CUBE, :2] = s.goal + distance * directions()
+        s.rested[:] = 2
+        task.update_state(s, look, NO_TOUCH)
+        assert bool((s.mistaken == mistake).all()), "on the disc it may rest"
     for distance, inside in ((0.0099, True), (0.0101, False)):
         look.objects[:, CUBE, :2] = s.start[:, :2] + distance * directions()
         s.rested[:], s.mistaken[:] = 2, False
