@@ -721,7 +721,7 @@ def test_show_tells_the_numbers_of_the_manifest(tmp_path: Path) -> None:
     assert lines["seeds"] == "1000 to 1002 (train)"
     assert lines["episodes"] == "3"
     assert lines["success"] == "66.7% (95 % interval 20.8% to 93.9%)"
-    assert lines["mistakes"] == "1 episodes"
+    assert lines["mistakes"] == "in 1 of 3 episodes"
     assert lines["steps"] == "13; an episode has 1 to 7, median 5, of at most 60 at 20 Hz"
     assert lines["policy"] == "expert, noise 0.1 on average"
 

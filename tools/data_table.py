@@ -25,7 +25,7 @@ def describe(dataset: Dataset) -> Iterator[str]:
     left_out = f", {len(manifest['left_out'])} without success left out" if info.only_success else ""
     yield f"episodes      {len(rows)}{left_out}"
     yield f"success       {manifest['summary']['successes'] / len(rows):.1%} (95 % interval {low:.1%} to {high:.1%})"
-    yield f"mistakes      {manifest['summary']['failures']} episodes"
+    yield f"mistakes      in {manifest['summary']['failures']} of {len(rows)} episodes"
     yield (
         f"steps         {sum(lengths)}; an episode has {min(lengths)} to {max(lengths)}, median "
         f"{statistics.median(lengths):g}, of at most {info.max_episode_steps} at {info.control_freq} Hz"
