@@ -218,7 +218,8 @@ class PassiveVisualMatchVector(BatchedEnv):
     def step(self, actions: Any) -> tuple[Image, Floats, Bools, Bools, dict[str, Any]]:
         """Plays one step of every environment; see `BatchedEnv`."""
         obs, rewards, terminated, truncated, infos = super().step(actions)
-        # not where ``max_episode_steps`` truncates it earlier, nor where it was over before and begins anew
+        # An episode that ``max_episode_steps`` cuts off has no outcome, so `ended` is False there. An environment that this
+        # step reset has none either, so `truncated` is False there.
         ended = self._rules.ended & truncated
         if ended.any():
             told = {"success": self._rules.outcome & ended, "_success": ended}
