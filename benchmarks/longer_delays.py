@@ -20,6 +20,7 @@ import tyro
 from memory_table import rate_in_words
 from tables import write_csv, write_text
 
+from mikasa_robo.baselines.checkpoints import CheckpointError
 from mikasa_robo.baselines.loggers import short_revision
 from mikasa_robo.baselines.option_words import read_env_kwargs
 from mikasa_robo.catalog import CATALOG
@@ -260,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, args=argv)
     try:
         rows = measure(options)
-    except OptionError as error:
+    except (OptionError, CheckpointError, FileNotFoundError) as error:
         raise SystemExit(str(error)) from error
     if not rows:
         raise SystemExit(f"{options.csv} holds nothing yet, and no run is named; name runs of a sweep of delays")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import logging
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from tool_helpers import save_untrained
 
 from benchmarks import task_speed
 from benchmarks.task_speed import Args, Measured, note, random_walk, table
+from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.command import main as train
+from mikasa_robo.tools.playing import CheckpointPlayer, make_player_env
 
 ROOT = Path(__file__).resolve().parent.parent
 IDS = ("ShellGameTouch-v0", "RememberColor3-v0")
@@ -219,3 +223,63 @@ def test_longer_delays_are_played_once_and_drawn(
         longer_delays.main([str(twin), *few])
     longer_delays.main(files)  # draws what is there
     assert "3 rows" in capsys.readouterr().out
+
+
+TINY_RUN = shlex.split(
+    "--env-id ChainOfColors3-v0 --env-kwargs arm=held response_steps=4 delay_steps=2 --num-envs 4 --num-steps 48 "
+    "--total-timesteps 192 --warm-start-steps 192 --warm-start-updates 1 --batch-episodes 2 --memory gru --memory-size 8 "
+    "--token-size 8 --head-sizes 8 --eval-every 0 --eval-episodes 1 --eval-num-envs 1 --oracle-weight 0.1 "
+    "--counted-weight 0.1 --preset none --no-video --torch-threads 1"
+)
+
+
+@pytest.mark.filterwarnings("ignore:response_steps=.* is hard")
+def test_read_outs_are_asked_in_the_episodes_of_the_final_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], one_torch_thread: None
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a script, which imports its neighbours
+    script = importlib.import_module("told_in_new_episodes")
+    run = tmp_path / "run"
+    assert train("dagger", [*TINY_RUN, "--run-dir", str(run)]) == 0
+    files = ["--csv", str(tmp_path / "out.csv"), "--markdown", str(tmp_path / "out.md")]
+    with pytest.raises(SystemExit, match=r"out.csv holds nothing yet, and no run is named"):
+        script.main(files)
+    with pytest.raises(SystemExit, match=r"nothing: there is no such file"):
+        script.main([str(run), str(tmp_path / "nothing"), *files])
+    other = save_untrained(tmp_path / "other.pt", "RememberColor3-v0", 65, sim_backend="physx_cpu")
+    with pytest.raises(SystemExit, match=r"other.pt has no read-out; name runs of `mikasa train dagger`"):
+        script.main([str(run), str(other), *files])
+    assert not (tmp_path / "out.csv").exists(), "nothing is played before all is known to be usable"
+
+    # Read-outs that always tell the targets of the first of two episodes, and that all candidates have been touched.
+    env = make_player_env("ChainOfColors3-v0", 2, CheckpointPlayer(run).settings, None)
+    task = env.unwrapped
+    env.reset(seed=[2_000_000, 2_000_001])
+    oracle, classes = task.get_info()["oracle_info"], len(task.objects)
+    assert oracle[0].tolist() != oracle[1].tolist()
+    payload = Checkpoints.load_newest(run)
+    told, touched = (payload["algorithm_state"][name] for name in ("readout", "counted_readout"))
+    told["linear.weight"].zero_()
+    told["linear.bias"].copy_(torch.nn.functional.one_hot(oracle[0].long(), classes).flatten())
+    touched["linear.weight"].zero_()
+    touched["linear.bias"].fill_(1)
+    Checkpoints(run, keep=1).save(payload.pop("step"), {k: v for k, v in payload.items() if k != "format"})
+    script.main([str(run), "--episodes", "2", *files])
+    (row,) = script.read_rows(tmp_path / "out.csv")
+    after_cue = task.horizon - task.timeline.known_from
+    env.close()
+    assert (row.steps, row.told, row.touched_told) == (2 * after_cue, after_cue, 0)
+    assert (row.episodes, row.successes, row.mistakes, row.told_in_training) == (2, 0, 0, 0.0)
+    assert (
+        "| `ChainOfColors3-v0` | gru | 1 | 0.0 | 50.0 | 0 | 0 (0 to 66) | 0 (0 to 66) |"
+        in (tmp_path / "out.md").read_text()
+    )
+    assert f"gru: the cue is told in {after_cue} of {2 * after_cue} steps" in capsys.readouterr().out
+    script.main([str(run), *files])
+    assert "told in" not in capsys.readouterr().out, "it is not played again"
+
+    (tmp_path / "out.csv").unlink()
+    payload["policy"]["actor.0.bias"] += 1
+    Checkpoints(run, keep=1).save(192, {k: v for k, v in payload.items() if k != "format"})
+    with pytest.raises(SystemExit, match=r"run has a newer resume file than its checkpoint.pt; let the run end first"):
+        script.main([str(run), *files])

@@ -1,0 +1,277 @@
+"""Does a memory still hold the cue in episodes that training never saw? Read-outs of a sweep play new episodes.
+
+    mikasa sweep docs/results/memory-table/table.toml --only 'ChainOfColors7*'
+    python benchmarks/told_in_new_episodes.py runs/memory-table/ChainOfColors7*
+
+A run of `mikasa train dagger` with ``--oracle-weight`` logs how often a linear read-out of the memory tells the cue, but in
+its training data, which a large memory can learn by heart. This script takes the read-outs from the newest resume file of
+a run, plays the episodes of its final evaluation, and counts the steps at which they are right. Steps count from the end of
+the cue to the end of the episode. The CSV is continued: a policy that it holds is not played again. The table is made from
+the CSV alone.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from memory_table import rate_in_words
+from tables import write_csv, write_text
+from torch import Tensor
+
+from mikasa_robo.baselines.checkpoints import CheckpointError, Checkpoints
+from mikasa_robo.baselines.evaluation import find_horizon
+from mikasa_robo.baselines.loggers import provenance, short_revision
+from mikasa_robo.baselines.readouts import CountedReadout, OracleReadout, make_oracle_readout
+from mikasa_robo.baselines.spaces import State
+from mikasa_robo.rollouts import EpisodeTotals, play_episodes
+from mikasa_robo.tools.checkpoint import Checkpoint, read_checkpoint
+from mikasa_robo.tools.env_ids import OptionError
+from mikasa_robo.tools.playing import CheckpointPlayer, make_player_env
+
+RESULTS = Path("docs/results/memory-table")
+
+
+@dataclass
+class Options:
+    """Ask the read-outs of memories in new episodes."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of finished runs of dagger with --oracle-weight; none makes the table of what the CSV holds."""
+    episodes: int = 100
+    """Episodes for each policy, played at a time."""
+    csv: Path = RESULTS / "told_in_new_episodes.csv"
+    """The CSV of the results, which is continued."""
+    markdown: Path = RESULTS / "told_in_new_episodes.md"
+    """The Markdown file of the table, which is replaced."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy in new episodes."""
+
+    env_id: str
+    memory: str
+    seed: int
+    told_in_training: float
+    """Share of the steps of the last minibatches of training at which the cue was told, as progress.csv has it."""
+    episodes: int
+    steps: int
+    """Steps of all episodes from the end of the cue on."""
+    told: int
+    """Of these, the steps at which all of the cue was told."""
+    touched_told: int
+    """The steps at which the targets touched so far were told; -1 without ``--counted-weight``."""
+    successes: int
+    mistakes: int
+    """Episodes with a failure."""
+    sha256: str
+    """Of the checkpoint."""
+    revision: str
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of the CSV; none if it is not there."""
+    if not path.exists():
+        return []
+    kinds: dict[str, Any] = {f.name: {"int": int, "float": float, "str": str}[str(f.type)] for f in fields(Row)}
+    with path.open(newline="") as file:
+        return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write the CSV, sorted by task, memory and seed."""
+    ordered = sorted(rows, key=lambda r: (r.env_id, r.memory, r.seed))
+    names = [f.name for f in fields(Row)]
+    write_csv(path, [names, *([str(asdict(row)[name]) for name in names] for row in ordered)])
+
+
+def require_read_out(checkpoint: Checkpoint) -> None:
+    """Raises OptionError where a policy was trained without a read-out of the cue."""
+    if checkpoint.algorithm != "dagger" or not checkpoint.args.oracle_weight:
+        raise OptionError(f"{checkpoint.path} has no read-out; name runs of `mikasa train dagger` with --oracle-weight")
+
+
+def told_in_training(run: Path) -> float:
+    """The last figure of the read-out in progress.csv. Raises OptionError where there is none."""
+    path = run / "progress.csv"
+    try:
+        with path.open(newline="") as file:
+            told = [line["imitation/oracle_told"] for line in csv.DictReader(file) if line.get("imitation/oracle_told")]
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror}") from error
+    if not told:
+        raise OptionError(f"{path} has no figure imitation/oracle_told; name runs that took gradient steps")
+    return float(told[-1])
+
+
+def load_read_outs(run: Path, player: CheckpointPlayer, task: Any) -> tuple[OracleReadout, CountedReadout | None]:
+    """The read-outs of a finished run, as its last gradient step left them.
+
+    Args:
+        run: the folder.
+        player: of its checkpoint.
+        task: a batch of its task that has been reset.
+
+    Raises:
+        OptionError: there is no resume file, or its policy is not that of the checkpoint.
+    """
+    try:
+        payload = Checkpoints.load_newest(run)
+    except CheckpointError as error:
+        raise OptionError(str(error).removeprefix("--resume ")) from error
+    network, args = player.network, player.checkpoint.args
+    policy: Mapping[str, Tensor] = payload["policy"]
+    if any(not torch.equal(value, policy[name]) for name, value in network.state_dict().items()):
+        raise OptionError(f"{run} has a newer resume file than its checkpoint.pt; let the run end first")
+    state, width = payload["algorithm_state"], network.memory.output_size
+    readout = make_oracle_readout(args, task, task.get_info()["oracle_info"], width)
+    readout.load_state_dict(state["readout"])
+    counted = None
+    if state["counted_readout"]:
+        counted = CountedReadout(width, len(task.objects))
+        counted.load_state_dict(state["counted_readout"])
+    return readout, counted
+
+
+class Asked:
+    """A policy whose memory is read out at each step of a batch of episodes.
+
+    Args:
+        player: of the policy.
+        task: the environments.
+        readout, counted: what is asked.
+    """
+
+    def __init__(
+        self, player: CheckpointPlayer, task: Any, readout: OracleReadout, counted: CountedReadout | None
+    ) -> None:
+        self._network, self._task, self._readout, self._counted = player.network, task, readout, counted
+        self._state: State | None = None
+        self.right = self.touched_right = self.known = torch.zeros(0, dtype=torch.bool)
+        """(N,) bool, of the last step: the cue is told, the touched targets are told, the cue is over."""
+
+    def act(self, obs: Any, info: Mapping[str, Any]) -> Tensor:
+        """The most likely actions (N, A)."""
+        network, task = self._network, self._task
+        state = network.initial_state(task.num_envs) if self._state is None else self._state
+        starts = torch.zeros(task.num_envs, dtype=torch.bool)
+        distribution, _, self._state, y = network.forward_memory(network.normalize(obs), state, starts)
+        self.known = task.elapsed_steps >= task.timeline.known_from
+        self.right = self._readout(y, info["oracle_info"])[1].bool()
+        if self._counted is not None:
+            self.touched_right = self._counted(y, info["counted"])[1].bool()
+        actions: Tensor = network.action.to_env(distribution.mode())
+        return actions
+
+
+def play(run: Path, checkpoint: Checkpoint, episodes: int) -> Row:
+    """Ask the read-outs of a run in the first ``episodes`` episodes of its final evaluation.
+
+    Raises:
+        OptionError: see `load_read_outs` and `told_in_training`.
+    """
+    in_training = told_in_training(run)
+    player, args = CheckpointPlayer(checkpoint.path), checkpoint.args
+    env = make_player_env(checkpoint.env_id, episodes, player.settings, None)
+    try:
+        player.require_fit(env)
+        env.reset(seed=args.final_eval_seed)
+        asked = Asked(player, env.unwrapped, *load_read_outs(run, player, env.unwrapped))
+        steps = told = touched = 0
+        totals = EpisodeTotals()
+        seeds = [args.final_eval_seed + k for k in range(episodes)]
+        for step in play_episodes(env, asked.act, seeds, find_horizon(env)):
+            totals.add(step)
+            if step.t:
+                counts = step.running & asked.known
+                steps += int(counts.sum())
+                told += int((counts & asked.right).sum())
+                touched += int((counts & asked.touched_right).sum()) if len(asked.touched_right) else 0
+    finally:
+        env.close()
+    return Row(
+        env_id=checkpoint.env_id,
+        memory=str(args.memory),
+        seed=args.seed,
+        told_in_training=in_training,
+        episodes=episodes,
+        steps=steps,
+        told=told,
+        touched_told=touched if len(asked.touched_right) else -1,
+        successes=int(totals.success_once.sum()),
+        mistakes=int(totals.fail_once.sum()),
+        sha256=checkpoint.sha256,
+        revision=short_revision(provenance(())["git"]),
+    )
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The page: a line for each policy."""
+    head = "| ID | memory | seed | cue told in training | cue told | touched told | success | mistakes |"
+    lines = []
+    for row in sorted(rows, key=lambda r: (r.env_id, -r.told / r.steps, r.memory, r.seed)):
+        touched = "-" if row.touched_told < 0 else f"{100 * row.touched_told / row.steps:.0f}"
+        told = f"{100 * row.told_in_training:.1f} | {100 * row.told / row.steps:.1f} | {touched}"
+        result = f"{rate_in_words(row.successes, row.episodes)} | {rate_in_words(row.mistakes, row.episodes)}"
+        lines.append(f"| `{row.env_id}` | {row.memory} | {row.seed} | {told} | {result} |")
+    episodes = ", ".join(map(str, sorted({row.episodes for row in rows})))
+    return "\n".join(
+        [
+            "# What memories tell in new episodes",
+            "",
+            "In per cent. A linear read-out of the memory tells the cue (all of it, and where the read-out has an order, in "
+            "this order), and another the targets that have been touched so far. *Cue told in training*: of the steps of "
+            "the last minibatches of training. *Cue told* and *touched told*: of the steps after the cue in the episodes of "
+            "the final evaluation, which training never saw. *Success* and *mistakes*: of these episodes, with the 95 % "
+            f"Wilson interval. Episodes for each policy: {episodes}. Made by `benchmarks/told_in_new_episodes.py`.",
+            "",
+            head,
+            "|---|---|---:|---:|---:|---:|---:|---:|",
+            *lines,
+            "",
+        ]
+    )
+
+
+def measure(options: Options) -> list[Row]:
+    """Ask the policies that the CSV lacks, and write it after each.
+
+    Raises:
+        OptionError: a run cannot be used.
+    """
+    rows = read_rows(options.csv)
+    checkpoints = [(run, read_checkpoint(run)) for run in options.runs]
+    for run, checkpoint in checkpoints:
+        require_read_out(checkpoint)
+        told_in_training(run)
+    known = {row.sha256 for row in rows}
+    for run, checkpoint in checkpoints:
+        if checkpoint.sha256 not in known:
+            row = play(run, checkpoint, options.episodes)
+            rows.append(row)
+            write_rows(options.csv, rows)
+            print(f"{row.env_id}, {row.memory}: the cue is told in {row.told} of {row.steps} steps", flush=True)
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    options = tyro.cli(Options, args=argv)
+    try:
+        rows = measure(options)
+    except (OptionError, CheckpointError, FileNotFoundError) as error:
+        raise SystemExit(str(error)) from error
+    if not rows:
+        raise SystemExit(f"{options.csv} holds nothing yet, and no run is named; name runs of `mikasa train dagger`")
+    write_text(options.markdown, document(rows))
+    print(f"{len(rows)} rows: {options.csv}, {options.markdown}")
+
+
+if __name__ == "__main__":
+    main()
