@@ -3,11 +3,11 @@
     mikasa sweep docs/results/memory-table/table.toml --only 'ChainOfColors7*'
     python benchmarks/told_in_new_episodes.py runs/memory-table/ChainOfColors7*
 
-A run of `mikasa train dagger` with ``--oracle-weight`` logs how often a linear read-out of the memory tells the cue, but in
-its training data, which a large memory can learn by heart. This script takes the read-outs from the newest resume file of
-a run, plays the episodes of its final evaluation, and counts the steps at which they are right. Steps count from the end of
-the cue to the end of the episode. The CSV is continued: a policy that it holds is not played again. The table is made from
-the CSV alone.
+A run of `mikasa train dagger` or `bc` with ``--oracle-weight`` logs how often a linear read-out of the memory tells the cue,
+but in its training data, which a large memory can learn by heart. This script takes the read-outs from the newest resume
+file of a run, plays the episodes of its final evaluation, and counts the steps at which they are right. Steps count from the
+end of the cue to the end of the episode. The CSV is continued: a policy that it holds is not played again. The table is made
+from the CSV alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Options:
     """Ask the read-outs of memories in new episodes."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of finished runs of dagger with --oracle-weight; none makes the table of what the CSV holds."""
+    """Folders of finished runs of dagger or bc with --oracle-weight; none makes the table of what the CSV holds."""
     episodes: int = 100
     """Episodes for each policy, played at a time."""
     csv: Path = RESULTS / "told_in_new_episodes.csv"
@@ -93,8 +93,10 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def require_read_out(checkpoint: Checkpoint) -> None:
     """Raises OptionError where a policy was trained without a read-out of the cue."""
-    if checkpoint.algorithm != "dagger" or not checkpoint.args.oracle_weight:
-        raise OptionError(f"{checkpoint.path} has no read-out; name runs of `mikasa train dagger` with --oracle-weight")
+    if checkpoint.algorithm not in ("dagger", "bc") or not checkpoint.args.oracle_weight:
+        raise OptionError(
+            f"{checkpoint.path} has no read-out; name runs of `mikasa train dagger` or `bc` with --oracle-weight"
+        )
 
 
 def told_in_training(run: Path) -> float:
@@ -225,11 +227,12 @@ def document(rows: Sequence[Row]) -> str:
         [
             "# What memories tell in new episodes",
             "",
-            "In per cent. A linear read-out of the memory tells the cue (all of it, and where the read-out has an order, in "
-            "this order), and another the targets that have been touched so far. *Cue told in training*: of the steps of "
-            "the last minibatches of training. *Cue told* and *touched told*: of the steps after the cue in the episodes of "
-            "the final evaluation, which training never saw. *Success* and *mistakes*: of these episodes, with the 95 % "
-            f"Wilson interval. Episodes for each policy: {episodes}. Made by `benchmarks/told_in_new_episodes.py`.",
+            "In per cent. A linear read-out of the memory tells the cue: all of it, and where the read-out has an order, in "
+            "this order; numbers with a squared error below a tenth of their variance. Another read-out tells the targets "
+            "that have been touched so far. *Cue told in training*: of the steps of the last minibatches of training. *Cue "
+            "told* and *touched told*: of the steps after the cue in the episodes of the final evaluation, which training "
+            "never saw. *Success* and *mistakes*: of these episodes, with the 95 % Wilson interval. Episodes for each "
+            f"policy: {episodes}. Made by `benchmarks/told_in_new_episodes.py`.",
             "",
             head,
             "|---|---|---:|---:|---:|---:|---:|---:|",
