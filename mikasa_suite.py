@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -80,6 +81,9 @@ def finish_first() -> Iterator[None]:
 def run(command: Callable[[], int | None]) -> int:
     """Run ``command`` under `handle_signals` and return its exit code; ends the process if a signal came."""
     handle_signals()
+    # A terminal that is not UTF-8 shows "?" for what it does not have, such as ±. No result is lost for that.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="replace")
     try:
         return command() or 0
     except BaseException:

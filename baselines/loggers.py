@@ -97,7 +97,7 @@ class ProgressCsv:
         """Keep the rows up to ``step`` of an existing file, and drop later ones."""
         if not self._path.exists():
             return
-        with self._path.open(newline="") as file:
+        with self._path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in file if line.endswith("\n")]  # the last line may be incomplete
         reader = csv.DictReader(lines)
         self._rows = []
@@ -125,7 +125,7 @@ class ProgressCsv:
             self._columns += new
             self._rewrite()
         else:
-            with self._path.open("a", newline="") as file:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
                 csv.DictWriter(file, self._columns, restval="").writerow(dict(row))
 
 
@@ -354,7 +354,7 @@ def _git_revision(file: Path) -> dict[str, Any] | None:
 
 def _cpu_model() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:

@@ -104,7 +104,7 @@ def read(path: Path | None) -> dict[tuple[str, str], Scores]:
     """What a CSV of an earlier run holds."""
     if path is None or not path.exists():
         return {}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return {
             (row["env_id"], row["agent"]): Scores(int(row["episodes"]), float(row["mean"]), float(row["std"]))
             for row in csv.DictReader(file)
@@ -115,7 +115,7 @@ def append(path: Path, values: Sequence[object]) -> None:
     """Adds a row to the CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         if new:
             writer.writerow(FIELDS)

@@ -55,7 +55,7 @@ def rows_of(run_dir: Path) -> list[tuple[float, float]]:
     path = run_dir / "progress.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         lines = [line for line in file if line.endswith("\n")]  # the last one may be half written
     return [(float(row["step"]), float(row["wall_time_s"])) for row in csv.DictReader(lines)]
 

@@ -72,7 +72,7 @@ class Args:
 
 def read_runs(path: Path) -> Runs:
     """The rows of a file by stream, learner and seed, without those that only repeat a learner with its best strength."""
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if not row["learner"].endswith(BEST)]
     return {(row["stream"], ALIASES.get(row["learner"], row["learner"]), row["seed"]): row for row in rows}
 

@@ -83,7 +83,7 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     kinds: dict[str, Any] = {f.name: int if f.type == "int" else str for f in fields(Row)}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
 
 

@@ -179,7 +179,7 @@ def read(path: Path | None) -> dict[tuple[str, str], Outcome]:
     """What a CSV of an earlier run holds."""
     if path is None or not path.exists():
         return {}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return {
             (row["env_id"], row["run"]): Outcome(
                 int(row["episodes"]), int(row["successes"]), int(row["failures"]), float(row["mean_length"])
@@ -192,7 +192,7 @@ def measured_earlier(path: Path | None) -> set[tuple[str, str]]:
     """The cells of a CSV that were measured before it told the revision of the code."""
     if path is None or not path.exists():
         return set()
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return {(row["env_id"], row["run"]) for row in csv.DictReader(file) if not row.get("revision")}
 
 
@@ -202,7 +202,7 @@ def append(path: Path | None, values: dict[str, Any]) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(values))
         if new:
             writer.writeheader()
@@ -270,7 +270,9 @@ def measure(options: Options, rows: Sequence[TaskSpec]) -> None:
             options.markdown.parent.mkdir(parents=True, exist_ok=True)
             # rounded up to whole batches, and perhaps continued: what was played, not what was asked for
             episodes = " or ".join(str(n) for n in sorted({outcome.episodes for outcome in results.values()}))
-            options.markdown.write_text(INTRODUCTION.format(episodes=episodes) + markdown(results, rows, earlier))
+            options.markdown.write_text(
+                INTRODUCTION.format(episodes=episodes) + markdown(results, rows, earlier), encoding="utf-8"
+            )
     if options.readme is not None:
         put_between_marks(options.readme, MARK, short(results, first_of_each_family(rows)))
     print(markdown(results, rows, earlier))
@@ -284,7 +286,7 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
     """
     known: dict[tuple[str, int, int], float] = {}
     if options.csv is not None and options.csv.exists():
-        with options.csv.open(newline="") as file:
+        with options.csv.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != SWEEP_FIELDS:
                 raise SystemExit(f"--csv {options.csv} holds no sweep: name another file, or move that one away")
@@ -334,7 +336,7 @@ def sweep(options: Options, rows: Sequence[TaskSpec]) -> None:
     print("\n" + head + "\n".join(table))
     if options.markdown is not None:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
-        options.markdown.write_text(head + "\n".join(table) + "\n")
+        options.markdown.write_text(head + "\n".join(table) + "\n", encoding="utf-8")
     if options.picture is not None:
         draw(curves, options.picture)
 

@@ -437,7 +437,9 @@ def publish(options: Options) -> None:
     rows = own_rows
     # A picture of earlier runs may lie there, so what was drawn now decides whether the page shows one.
     drawn = draw(plan, rows, picture, options.columns)
-    markdown.write_text(document(plan, rows, options.sweep, picture if drawn else None, options.columns))
+    markdown.write_text(
+        document(plan, rows, options.sweep, picture if drawn else None, options.columns), encoding="utf-8"
+    )
     if options.readme is not None:
         shown = shown_lines(plan, rows)
         lines = main_table(in_cells(rows), shown, columns_of(plan, options.columns), chances_of(plan))

@@ -346,7 +346,7 @@ def save(rows: list[list[str]], path: Path | None) -> None:
     """As comma-separated values, where a path is given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
+        with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)
 
 
@@ -391,7 +391,7 @@ def versions() -> str:
 def processor() -> str:
     """The processor's name, where the system tells."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -27,14 +27,14 @@ def in_markdown(rows: Rows, text_columns: int = 1) -> str:
 def write_csv(path: Path, rows: Rows) -> None:
     """The table as comma-separated values; an existing file is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
 
 
 def write_text(path: Path, text: str) -> None:
     """A text; an existing file is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
 
 
 def publish(told: str, rows: Rows, csv: Path | None, markdown: Path | None) -> None:

@@ -220,11 +220,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(circumstances(args) + "\n\n" + plain(rows))
     if args.csv is not None:
         args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open("w", newline="") as file:
+        with args.csv.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)
     if args.markdown is not None:
         args.markdown.parent.mkdir(parents=True, exist_ok=True)
-        args.markdown.write_text(f"{circumstances(args)}\n\n{in_markdown(rows)}\n")
+        args.markdown.write_text(f"{circumstances(args)}\n\n{in_markdown(rows)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

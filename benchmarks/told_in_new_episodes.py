@@ -80,7 +80,7 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     kinds: dict[str, Any] = {f.name: {"int": int, "float": float, "str": str}[str(f.type)] for f in fields(Row)}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
 
 
@@ -103,7 +103,7 @@ def told_in_training(run: Path) -> float:
     """The last figure of the read-out in progress.csv. Raises OptionError where there is none."""
     path = run / "progress.csv"
     try:
-        with path.open(newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             told = [line["imitation/oracle_told"] for line in csv.DictReader(file) if line.get("imitation/oracle_told")]
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}") from error

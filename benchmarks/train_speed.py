@@ -142,7 +142,7 @@ def ours(args: Args, algorithm: str, num_envs: int, workers: int | None = None) 
             chosen = settings(args, algorithm, num_envs, threads, workers)
             chosen.run_dir = Path(folder) / "run"
             train(chosen, env_factory(chosen))
-            with (chosen.run_dir / "progress.csv").open(newline="") as file:
+            with (chosen.run_dir / "progress.csv").open(encoding="utf-8", newline="") as file:
                 ends = [float(row["wall_time_s"]) for row in csv.DictReader(file)]
         return args.rollouts * args.transitions / (ends[-1] - ends[0])
 

@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         PICTURES.mkdir(parents=True, exist_ok=True)
         strip(frames(shown[name])).save(PICTURES / f"{name}.png", optimize=True)
         print(PICTURES / f"{name}.png")
-    PAGE.write_text(page())
+    PAGE.write_text(page(), encoding="utf-8")
     print(PAGE)
     return 0
 

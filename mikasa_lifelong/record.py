@@ -188,7 +188,7 @@ def read_record(run_dir: Path) -> Record:
     """
     path = run_dir / RECORD_FILE
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise LifelongError(f"{path} cannot be read ({error}); name the folder of a run") from error
     if not isinstance(content, dict):

@@ -144,7 +144,7 @@ def fork(folder: Path, work: Callable[[], int]) -> tuple[int, str, str, float]:
             for number, path in ((1, out), (2, err)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
             resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
@@ -227,7 +227,7 @@ def try_case(seed: int, number: int, world: Path, scratch: Path) -> Outcome:
             file.write(line + "\n")
 
     status, out, err, seconds = fork(folder, lambda: run_case(seed, number, show))
-    what = told.read_text().strip()
+    what = told.read_text(encoding="utf-8").strip()
     problem = judge(kind, what, status, out, err, folder)
     shutil.rmtree(scratch / "case", ignore_errors=True)
     return Outcome(kind, what, problem, out + err, seconds)

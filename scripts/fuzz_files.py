@@ -58,7 +58,7 @@ def lay_out(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "broken-link").symlink_to("nothing")
     (folder / "loop").symlink_to("loop")
-    run = json.loads((folder / "run" / "final_eval.json").read_text())
+    run = json.loads((folder / "run" / "final_eval.json").read_text(encoding="utf-8"))
     (folder / "eval.json").write_text(json.dumps({"format": "mikasa/eval/1", "env_id": run["env_id"]}))
 
 

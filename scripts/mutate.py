@@ -47,7 +47,7 @@ Verdict = Literal["caught", "SURVIVED", "STALE", "BROKEN"]
 def is_stale(mutation: Mutation, root: Path) -> bool:
     """Whether the text of ``mutation`` does not occur exactly once below ``root``."""
     path = root / mutation.file
-    return not path.is_file() or path.read_text().count(mutation.old) != 1
+    return not path.is_file() or path.read_text(encoding="utf-8").count(mutation.old) != 1
 
 
 def copy_repository(root: Path, target: Path) -> None:
@@ -93,12 +93,12 @@ def check(mutation: Mutation, root: Path) -> Verdict:
     if is_stale(mutation, root):
         return "STALE"
     path = root / mutation.file
-    before = path.read_text()
-    path.write_text(before.replace(mutation.old, mutation.new))
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace(mutation.old, mutation.new), encoding="utf-8")
     try:
         done = run_tests(mutation.tests, root)
     finally:
-        path.write_text(before)
+        path.write_text(before, encoding="utf-8")
     if done.returncode == 0 and " passed" in done.stdout:
         return "SURVIVED"
     return "caught" if done.returncode == 1 else "BROKEN"

@@ -16,6 +16,7 @@ fi
 bin="$root/.venv/bin"
 "$bin/ruff" format --check .
 "$bin/ruff" check .
+"$bin/ruff" check --preview --select PLW1514 . # text files are UTF-8, whatever the locale is
 # Not for Python 3.10: the stubs of its NumPy are older, and mypy reports a hundred errors that are none with newer ones.
 if "$bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   "$bin/python" -m mypy # not "$bin/mypy", whose first line names the old place after the folder was moved

@@ -13,7 +13,7 @@ class Lines:
 
     def __init__(self, out: Path, info: DatasetInfo) -> None:
         out.mkdir()
-        self._file = open(out / "episodes.jsonl", "w")  # noqa: SIM115  closed by `finish`
+        self._file = open(out / "episodes.jsonl", "w", encoding="utf-8")  # noqa: SIM115  closed by `finish`
         self._info = info
 
     def add(self, episode: Episode) -> None:

@@ -521,7 +521,7 @@ def test_check_finds_what_changed(copy: Path, capsys: pytest.CaptureFixture[str]
     flipped.write_bytes(content)
     (copy / "episodes" / "00000003.npz").unlink()
     (copy / "episodes" / "notes.txt").touch()
-    with open(copy / "Lines" / "episodes.jsonl", "a") as file:
+    with open(copy / "Lines" / "episodes.jsonl", "a", encoding="utf-8") as file:
         file.write("{}\n")
     assert data.main(["check", str(copy)]) == 1
     told = capsys.readouterr().out

@@ -301,7 +301,8 @@ def test_a_policy_is_played_in_another_task_than_it_learnt(
     shown = capsys.readouterr().out
     assert "MemoryLengthEasy-v0 ppo-lstm, 1 x 5 episodes, with memory_length=30 unlike in training" in shown
     usual, longer = (
-        json.loads(Path(f"eval-MemoryLengthEasy-v0-ppo-lstm{end}.json").read_text()) for end in ("", "-changed")
+        json.loads(Path(f"eval-MemoryLengthEasy-v0-ppo-lstm{end}.json").read_text(encoding="utf-8"))
+        for end in ("", "-changed")
     )
     lengths = [set(content["runs"][0]["episodes"]["lengths"]) for content in (usual, longer)]
     assert lengths == [{11}, {31}]
@@ -516,7 +517,7 @@ def test_the_backend_is_that_of_training_unless_another_is_asked_for(runs: Path,
 
 def cells(report: Path, start: str) -> list[str]:
     """Those of the one row of a table that starts so."""
-    (line,) = (line for line in report.read_text().splitlines() if line.startswith(f"| {start}"))
+    (line,) = (line for line in report.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {start}"))
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 

@@ -50,7 +50,7 @@ def file(policy: Path) -> Path:
 
 
 def changed(file: Path, change: Callable[[Content], object], signed: bool = False) -> Content:
-    content: Content = json.loads(file.read_text())
+    content: Content = json.loads(file.read_text(encoding="utf-8"))
     change(content)
     return sign(content) if signed else content
 
@@ -69,7 +69,7 @@ def retold(content: Content) -> None:
 
 
 def test_an_evaluation_is_signed_and_plays_again(file: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = json.loads(file.read_text())
+    content = json.loads(file.read_text(encoding="utf-8"))
     assert content[CONTENT_HASH] == content_hash(content)
     # whatever the order of the entries
     assert content_hash(dict(reversed(content.items()))) == content[CONTENT_HASH]
@@ -93,7 +93,7 @@ def test_sampled_actions_play_again_as_such(
     # and not as the most likely ones
     sampled.write_text(json.dumps(changed(sampled, lambda c: c.update(actions="most likely"), signed=True)))
     assert main(["check", str(sampled), "--episodes", str(EPISODES)]) == 1
-    assert json.loads(file.read_text())["actions"] == "most likely"
+    assert json.loads(file.read_text(encoding="utf-8"))["actions"] == "most likely"
     # files of earlier versions do not say it
     older = tmp_path / "older.json"
     older.write_text(json.dumps(changed(file, lambda c: c.pop("actions"), signed=True)))
@@ -304,7 +304,7 @@ def test_what_is_said_about_the_policy_is_compared_with_it(
 def test_settings_are_compared_as_they_are_played(file: Path, tmp_path: Path) -> None:
     robot = save_untrained(tmp_path / "p.pt", "RememberColor3-v0", 40, obs="objects", env_kwargs=("b=1", "a=2"))
     checkpoint = read_checkpoint(robot)
-    content = json.loads(file.read_text())
+    content = json.loads(file.read_text(encoding="utf-8"))
     content |= {"env_id": checkpoint.env_id, "algorithm": checkpoint.algorithm}
     content["settings"] |= {"env_kwargs": ["a=2", "b=1"], "obs": "objects"}
     served = {"env_id": checkpoint.env_id, "env_kwargs": ["a=2", "b=1"]}
@@ -340,7 +340,7 @@ def test_what_a_leaderboard_refuses(file: Path, tmp_path: Path, capsys: pytest.C
     assert leaderboard.SETTINGS == evaluate.SHARED_ARGS
     assert get_args(get_type_hints(Args)["protocol"]) == leaderboard.PROTOCOLS
     assert (leaderboard.PAPER_EPISODES, leaderboard.LEAST_EPISODES) == (evaluate.PAPER_EPISODES, evaluate.EPISODES)
-    evaluation = json.loads(file.read_text())
+    evaluation = json.loads(file.read_text(encoding="utf-8"))
 
     def longer(content: Content) -> None:
         """As if 12 x 10 episodes had been played."""

@@ -52,7 +52,7 @@ def finish(folder: Path, env_id: str, memory: str, seed: int, success: float | N
 
 def table_of(file: Path) -> dict[str, list[str]]:
     """The cells of all tables, by their first column; of the first table that has it."""
-    lines = [line for line in file.read_text().splitlines() if line.startswith("|")]
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {row[0]: row[1:] for row in reversed(cells)}
 

@@ -307,7 +307,7 @@ def test_a_task_of_the_user_s_own_trains_resumes_and_is_evaluated(
     forget()
     evaluated = ["eval", "--checkpoint", str(run / "checkpoint.pt"), "--episodes", "2", "--out", "eval.json"]
     assert cli.main([*evaluated, "--env-id", env_id]) == 0
-    assert json.loads(Path("eval.json").read_text())["env_id"] == "PointBack-v0"
+    assert json.loads(Path("eval.json").read_text(encoding="utf-8"))["env_id"] == "PointBack-v0"
 
 
 @pytest.mark.parametrize("algorithm", ["ppo-mlp", "ppo-lstm"])

@@ -233,3 +233,11 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_a_terminal_that_is_not_utf_8_shows_a_question_mark() -> None:
+    """Where a report has ±, the command would end with a traceback after it has done its work."""
+    code = "import mikasa_suite; raise SystemExit(mikasa_suite.run(lambda: print('80', chr(177), '2')))"
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ascii_only)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "80 ? 2\n", "")

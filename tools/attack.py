@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     if rows:
         _write_table(markdown_path, rows, references)
-        print(f"\n{markdown_path.read_text()}")
+        print(f"\n{markdown_path.read_text(encoding='utf-8')}")
     return 1 if failed else 0
 
 

@@ -106,7 +106,7 @@ def read_rows(path: Path) -> dict[Attack, Row]:
         return {}
     names = [field.name for field in fields(Row)]
     try:
-        with path.open(newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if reader.fieldnames not in (names, [name for name in names if name != "sim_backend"]):
                 raise ValueError(f"its columns are {', '.join(reader.fieldnames or ['none'])}")
@@ -170,7 +170,7 @@ def read_reference(path: Path) -> dict[str, Reference]:
         OptionError: the file is not that CSV.
     """
     try:
-        with path.open(newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             found = {
                 row["env_id"]: (int(row["successes"]), int(row["episodes"]))
                 for row in csv.DictReader(file)

@@ -254,7 +254,7 @@ class _Partial:
         if not os.path.lexists(self.path):
             return {}
         try:
-            content = json.loads(self.path.read_text())
+            content = json.loads(self.path.read_text(encoding="utf-8"))
             if content["format"] != PARTIAL_FORMAT:
                 raise ValueError(f"its format is not {PARTIAL_FORMAT}")
             if differing := [name for name in self._of if content["of"].get(name) != self._of[name]]:

@@ -75,7 +75,7 @@ def print_report(make: Callable[[], tuple[Path, bool]], *mistakes: type[Exceptio
     except expected as error:
         print(error, file=sys.stderr)
         return 2
-    print(report.read_text())
+    print(report.read_text(encoding="utf-8"))
     print(f"written: {report}, {report.with_suffix('.html').name}")
     return 0 if found else 1
 
@@ -91,7 +91,7 @@ def put_between_marks(path: Path, mark: str, block: str) -> None:
     Raises:
         ValueError: there are not two marks. The file is as it was.
     """
-    parts = path.read_text().split(mark)
+    parts = path.read_text(encoding="utf-8").split(mark)
     if len(parts) != 3:
         raise ValueError(f"{path} has {len(parts) - 1} lines {mark!r}, and needs two, round the table")
-    path.write_text(f"{parts[0]}{mark}\n{block}{mark}{parts[2]}")
+    path.write_text(f"{parts[0]}{mark}\n{block}{mark}{parts[2]}", encoding="utf-8")

@@ -42,7 +42,7 @@ def read_progress(run_dir: Path) -> list[dict[str, str]]:
     if not os.path.isfile(path):
         raise ValueError(f"{run_dir} has no progress.csv; name the folder of a training run")
     try:
-        with path.open(newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, restval=""))
         for row in rows:
             if not math.isfinite(float(row["step"])):

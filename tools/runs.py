@@ -186,7 +186,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise ValueError("not a regular file")
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} cannot be read ({error})") from error
     if not isinstance(content, dict):

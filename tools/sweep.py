@@ -144,7 +144,7 @@ def _is_finished(progress: Progress) -> bool:
     if not file.is_file():
         return False
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         env_id, algorithm, seed = found["env_id"], found["algorithm"], found["seed"]
         args = found.get("args", {})
         if not isinstance(env_id, str) or not isinstance(args, dict):
@@ -678,7 +678,7 @@ def _last_score(rows: Sequence[dict[str, str]]) -> str:
 
 def _final_score(folder: Path) -> str:
     """That of a finished run: the one of its final evaluation, as in `mikasa report`."""
-    final = json.loads((folder / "final_eval.json").read_text())["final"]
+    final = json.loads((folder / "final_eval.json").read_text(encoding="utf-8"))["final"]
     if "success_once" in final:
         return f"success {final['success_once']:.1%}"
     return f"return {final['return']:.2f}"
@@ -717,7 +717,7 @@ def select(plan: Plan, only: Sequence[str] = (), skip_in: Path | None = None) ->
         if skip_in.exists() and not skip_in.is_file():  # a device may have no end
             raise SweepError(f"--skip-in {skip_in} is not a file; name a CSV file")
         try:
-            with skip_in.open(newline="") as file:
+            with skip_in.open(encoding="utf-8", newline="") as file:
                 done = {(row["env_id"], row["variant"], int(row["seed"])) for row in csv.DictReader(file)}
         except OSError as error:
             raise SweepError(f"--skip-in {skip_in} cannot be read: {error.strerror}; name a CSV file") from error

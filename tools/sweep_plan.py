@@ -132,7 +132,7 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
         SweepError: the file is not TOML, or a key or value in it cannot be used.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SweepError(f"{path} cannot be read: {error.strerror}; name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -316,7 +316,7 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
     run = PlannedRun(task, algorithm, 0, options)
     # A folder that cannot exist: whether the run's own folder is free is checked elsewhere.
     words = run.arguments(Path(os.devnull) / "run")
-    refusal = open(os.devnull, "w")  # noqa: SIM115
+    refusal = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     with refusal, contextlib.redirect_stdout(refusal), contextlib.redirect_stderr(refusal):
         try:
             args = parse_args(args_type, words, "")

@@ -87,7 +87,7 @@ def read_run(run: PlannedRun, folder: Path) -> Row:
         OptionError: its result lacks something.
     """
     try:
-        return _row_of(run, folder, json.loads((folder / "final_eval.json").read_text()))
+        return _row_of(run, folder, json.loads((folder / "final_eval.json").read_text(encoding="utf-8")))
     except OptionError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -129,7 +129,7 @@ def read_csv(path: Path) -> list[Row]:
     kinds |= dict.fromkeys(("env_id", "variant", "memory", "revision"), str)
     kinds |= {"mean_return": float, "seconds": float}
     try:
-        with path.open(newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if list(reader.fieldnames or ()) != names:
                 raise OptionError(f"--csv {path} has other columns than {', '.join(names)}; name another file")
