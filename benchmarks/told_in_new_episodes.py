@@ -153,7 +153,9 @@ class Asked:
     def __init__(
         self, player: CheckpointPlayer, task: Any, readout: OracleReadout, counted: CountedReadout | None
     ) -> None:
-        self._network, self._task, self._readout, self._counted = player.network, task, readout, counted
+        self._network, self._task = player.network.to(task.device), task
+        self._readout = readout.to(task.device)
+        self._counted = None if counted is None else counted.to(task.device)
         self._state: State | None = None
         self.right = self.touched_right = self.known = torch.zeros(0, dtype=torch.bool)
         """(N,) bool, of the last step: the cue is told, the touched targets are told, the cue is over."""
@@ -162,7 +164,7 @@ class Asked:
         """The most likely actions (N, A)."""
         network, task = self._network, self._task
         state = network.initial_state(task.num_envs) if self._state is None else self._state
-        starts = torch.zeros(task.num_envs, dtype=torch.bool)
+        starts = torch.zeros(task.num_envs, dtype=torch.bool, device=task.device)
         distribution, _, self._state, y = network.forward_memory(network.normalize(obs), state, starts)
         self.known = task.elapsed_steps >= task.timeline.known_from
         self.right = self._readout(y, info["oracle_info"])[1].bool()
