@@ -9,16 +9,14 @@ holds already is not played again, so the script can be stopped at any time. Tab
 
 from __future__ import annotations
 
-import csv
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 from memory_table import rate_in_words
-from tables import write_csv, write_text
+from tables import read_records, write_records, write_text
 
 from mikasa_robo.baselines.checkpoints import CheckpointError
 from mikasa_robo.baselines.loggers import short_revision
@@ -80,18 +78,12 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of the CSV; none if it is not there."""
-    if not path.exists():
-        return []
-    kinds: dict[str, Any] = {f.name: int if f.type == "int" else str for f in fields(Row)}
-    with path.open(encoding="utf-8", newline="") as file:
-        return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
+    return read_records(path, Row)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write the CSV, sorted by task, learnt delay, memory, seed and delay."""
-    ordered = sorted(rows, key=lambda r: (r.env_id, r.learnt, r.memory, r.seed, r.delay))
-    names = [f.name for f in fields(Row)]
-    write_csv(path, [names, *([str(asdict(row)[name]) for name in names] for row in ordered)])
+    write_records(path, sorted(rows, key=lambda r: (r.env_id, r.learnt, r.memory, r.seed, r.delay)))
 
 
 def learnt_delay(checkpoint: Checkpoint) -> int:

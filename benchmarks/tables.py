@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
-__all__ = ["in_markdown", "plain", "publish", "write_csv", "write_text"]
+__all__ = ["in_markdown", "plain", "publish", "read_records", "write_csv", "write_records", "write_text"]
 
 Rows = Sequence[Sequence[str]]
+Record = TypeVar("Record")
+KINDS = {"int": int, "float": float, "str": str}
 
 
 def plain(rows: Rows) -> str:
@@ -29,6 +33,21 @@ def write_csv(path: Path, rows: Rows) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
+
+
+def read_records(path: Path, kind: type[Record]) -> list[Record]:
+    """The rows of a CSV that `write_records` wrote, as dataclasses of ``kind``; none if it is not there."""
+    if not path.exists():
+        return []
+    types: dict[str, Any] = {f.name: KINDS[str(f.type)] for f in fields(kind)}  # type: ignore[arg-type]
+    with path.open(encoding="utf-8", newline="") as file:
+        return [kind(**{name: types[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
+
+
+def write_records(path: Path, records: Sequence[Any]) -> None:
+    """Dataclasses of one kind, whose fields are int, float or str, as a CSV with a column for each field."""
+    names = list(asdict(records[0]))
+    write_csv(path, [names, *([str(value) for value in asdict(record).values()] for record in records)])
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
 from memory_table import rate_in_words
-from tables import write_csv, write_text
+from tables import read_records, write_records, write_text
 from torch import Tensor
 
 from mikasa_robo.baselines.checkpoints import CheckpointError, Checkpoints
@@ -77,18 +77,12 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of the CSV; none if it is not there."""
-    if not path.exists():
-        return []
-    kinds: dict[str, Any] = {f.name: {"int": int, "float": float, "str": str}[str(f.type)] for f in fields(Row)}
-    with path.open(encoding="utf-8", newline="") as file:
-        return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
+    return read_records(path, Row)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write the CSV, sorted by task, memory and seed."""
-    ordered = sorted(rows, key=lambda r: (r.env_id, r.memory, r.seed))
-    names = [f.name for f in fields(Row)]
-    write_csv(path, [names, *([str(asdict(row)[name]) for name in names] for row in ordered)])
+    write_records(path, sorted(rows, key=lambda r: (r.env_id, r.memory, r.seed)))
 
 
 def require_read_out(checkpoint: Checkpoint) -> None:
