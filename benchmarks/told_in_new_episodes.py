@@ -168,19 +168,25 @@ class Asked:
         return actions
 
 
-def play(run: Path, checkpoint: Checkpoint, episodes: int) -> Row:
+def play(run: Path, checkpoint: Checkpoint, in_training: float, episodes: int) -> Row:
     """Ask the read-outs of a run in the first ``episodes`` episodes of its final evaluation.
 
+    Args:
+        run: the folder.
+        checkpoint: of its policy.
+        in_training: see `told_in_training`.
+        episodes: how many, at a time.
+
     Raises:
-        OptionError: see `load_read_outs` and `told_in_training`.
+        OptionError: see `load_read_outs`.
     """
-    in_training = told_in_training(run)
     player, args = CheckpointPlayer(checkpoint.path), checkpoint.args
     env = make_player_env(checkpoint.env_id, episodes, player.settings, None)
     try:
         player.require_fit(env)
         env.reset(seed=args.final_eval_seed)
-        asked = Asked(player, env.unwrapped, *load_read_outs(run, player, env.unwrapped))
+        readout, counted = load_read_outs(run, player, env.unwrapped)
+        asked = Asked(player, env.unwrapped, readout, counted)
         steps = told = touched = 0
         totals = EpisodeTotals()
         seeds = [args.final_eval_seed + k for k in range(episodes)]
@@ -190,7 +196,8 @@ def play(run: Path, checkpoint: Checkpoint, episodes: int) -> Row:
                 counts = step.running & asked.known
                 steps += int(counts.sum())
                 told += int((counts & asked.right).sum())
-                touched += int((counts & asked.touched_right).sum()) if len(asked.touched_right) else 0
+                if counted is not None:
+                    touched += int((counts & asked.touched_right).sum())
     finally:
         env.close()
     return Row(
@@ -201,7 +208,7 @@ def play(run: Path, checkpoint: Checkpoint, episodes: int) -> Row:
         episodes=episodes,
         steps=steps,
         told=told,
-        touched_told=touched if len(asked.touched_right) else -1,
+        touched_told=-1 if counted is None else touched,
         successes=int(totals.success_once.sum()),
         mistakes=int(totals.fail_once.sum()),
         sha256=checkpoint.sha256,
@@ -245,14 +252,15 @@ def measure(options: Options) -> list[Row]:
         OptionError: a run cannot be used.
     """
     rows = read_rows(options.csv)
-    checkpoints = [(run, read_checkpoint(run)) for run in options.runs]
-    for run, checkpoint in checkpoints:
-        require_read_out(checkpoint)
-        told_in_training(run)
     known = {row.sha256 for row in rows}
-    for run, checkpoint in checkpoints:
+    found = []
+    for run in options.runs:
+        checkpoint = read_checkpoint(run)
+        require_read_out(checkpoint)
+        found.append((run, checkpoint, told_in_training(run)))
+    for run, checkpoint, in_training in found:
         if checkpoint.sha256 not in known:
-            row = play(run, checkpoint, options.episodes)
+            row = play(run, checkpoint, in_training, options.episodes)
             rows.append(row)
             write_rows(options.csv, rows)
             print(f"{row.env_id}, {row.memory}: the cue is told in {row.told} of {row.steps} steps", flush=True)
