@@ -284,7 +284,7 @@ class Imitation(EpisodeLearner):
             figures = self.take_steps(self.owed)
             self.owed = 0
         kept = images | {"imitation/beta": self.beta(), "imitation/buffer_episodes": float(len(self.buffer))}
-        return kept | self.describe_steps(figures)
+        return kept | self.describe_steps(figures) | (self.validate() if len(figures) else {})
 
     def keep(self, episodes: Sequence[Episode]) -> None:
         """Add whole episodes to those that are kept, as features where the image encoders are fixed."""
@@ -327,6 +327,7 @@ class Imitation(EpisodeLearner):
         episodes = list(self.buffer.episodes)
         self.buffer.episodes.clear()
         self.keep(episodes)
+        self.validation_episodes = [encode_episode(self.network, episode) for episode in self.validation_episodes]
 
     # ------------------------------------------------------------------ saving
     def state_dict(self) -> dict[str, Any]:

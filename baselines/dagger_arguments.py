@@ -210,10 +210,15 @@ class BCArgs(ImitationArgs):
     dataset: str | None = None
     """Learn from this folder of `mikasa collect` instead of playing. Each num_steps x num_envs of the total timesteps then
     stands for a rollout, after which --updates-per-rollout gradient steps are taken."""
+    validation_share: float = 0.0
+    """Share of the dataset's episodes that are not learnt from. The log has their losses, with "validation/" before the
+    names. Where these rise while those of training fall, the policy learns its data by heart."""
 
     def check(self) -> None:
         """Raise ArgumentError where a value cannot be used, before anything is created."""
         super().check()
+        require(self, "validation_share", lambda value: 0.0 <= value < 1.0, "use 0 to less than 1")
+        refuse_without(self, "validation_share", "--dataset", self.dataset is not None)
         if self.dataset is not None and not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
         if self.dataset is not None:

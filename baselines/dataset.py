@@ -26,7 +26,7 @@ from mikasa_robo.data.store import DataError
 from .arguments import ArgumentError, CommonArgs, read_env_kwargs
 from .dagger import BC, Rollout
 from .dagger_arguments import BCArgs
-from .episodes import Episode, EpisodeCutter
+from .episodes import Episode, EpisodeCutter, split_episodes
 from .imitation import OBS
 from .loggers import EpisodeStats
 from .option_words import kwargs_words
@@ -70,7 +70,9 @@ class DatasetBC(BC):
             parts = [part.name for part in layout.parts]
             dataset = open_dataset(Path(args.dataset), args, parts)
             self.dataset_digest = dataset_digest(dataset)
-            self.buffer.episodes.extend(read_dataset(dataset, args, parts, self.task))
+            recorded = read_dataset(dataset, args, parts, self.task)
+            episodes, self.validation_episodes = split_episodes(recorded, args.validation_share)
+            self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
 
     def rollout(self, env: Any, obs: Obs, stats: EpisodeStats) -> Rollout:
@@ -203,11 +205,18 @@ def read_dataset(
         convert: what makes a training episode of a recorded one, ``task`` and ``parts``; None for `to_training_episode`.
 
     Raises:
-        ArgumentError: it has too many episodes, or one is damaged.
+        ArgumentError: it has too many episodes, or one is damaged, or it cannot be split by ``args.validation_share``.
     """
     folder = dataset.folder
     if len(dataset) > args.buffer_episodes:
         raise ArgumentError(f"--dataset {folder} has {len(dataset)} episodes; use --buffer-episodes {len(dataset)}")
+    share = args.validation_share
+    held = round(share * len(dataset))
+    if share and not 0 < held < len(dataset):
+        raise ArgumentError(
+            f"--validation-share {share:g} is {held} of the {len(dataset)} episodes of --dataset {folder}; use a share "
+            "that leaves at least one episode to learn from and one for validation"
+        )
     try:
         convert = convert or to_training_episode
         return [convert(episode, task, parts) for episode in dataset.episodes()]

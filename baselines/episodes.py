@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Episode", "EpisodeBuffer", "EpisodeCutter", "cat_episodes"]
+__all__ = ["Episode", "EpisodeBuffer", "EpisodeCutter", "cat_episodes", "count_steps", "split_episodes"]
 
 Episode = dict[str, Tensor]
 """What was recorded in one episode of L steps: (L, …) by name."""
@@ -58,6 +58,27 @@ def cat_episodes(episodes: Sequence[Episode]) -> Episode:
     return {name: torch.cat([episode[name] for episode in episodes]) for name in episodes[0]}
 
 
+def count_steps(episode: Episode) -> int:
+    """L, the number of steps of an episode."""
+    return len(next(iter(episode.values())))
+
+
+def split_episodes(episodes: Sequence[Episode], share: float) -> tuple[list[Episode], list[Episode]]:
+    """The episodes to learn from, and those for validation, which are spread evenly over all.
+
+    Args:
+        episodes: K episodes.
+        share: of those for validation, from 0 to less than 1; round(share K) of them.
+    """
+    count = len(episodes)
+    wanted = round(share * count)
+    taken = {(2 * i + 1) * count // (2 * wanted) for i in range(wanted)}
+    return (
+        [episode for k, episode in enumerate(episodes) if k not in taken],
+        [episodes[k] for k in sorted(taken)],
+    )
+
+
 class EpisodeBuffer:
     """The newest episodes, on the CPU, with the dtypes that they came with: images stay bytes.
 
@@ -80,7 +101,7 @@ class EpisodeBuffer:
         """
         device = generator.device
         episodes = list(self.episodes)
-        lengths = [_length(episode) for episode in episodes]
+        lengths = [count_steps(episode) for episode in episodes]
         while count > 0:
             now = min(count, ALIKE)
             drawn = torch.randint(len(episodes), (now * size,), generator=generator, device=device).tolist()
@@ -94,7 +115,7 @@ class EpisodeBuffer:
         """All episodes, as tensors."""
         if not self.episodes:
             return {"lengths": torch.zeros(0, dtype=torch.int64), "steps": {}}
-        lengths = torch.tensor([_length(episode) for episode in self.episodes])
+        lengths = torch.tensor([count_steps(episode) for episode in self.episodes])
         return {"lengths": lengths, "steps": cat_episodes(list(self.episodes))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -103,7 +124,3 @@ class EpisodeBuffer:
         parts = {name: value.split(lengths) for name, value in state["steps"].items()}
         self.episodes.clear()
         self.episodes.extend({name: value[k].clone() for name, value in parts.items()} for k in range(len(lengths)))
-
-
-def _length(episode: Episode) -> int:
-    return len(next(iter(episode.values())))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .arguments import ArgumentError
 from .divergence import diverged
 from .encoder import Encoder
-from .episodes import Episode, EpisodeBuffer, cat_episodes
+from .episodes import Episode, EpisodeBuffer, cat_episodes, count_steps
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
 from .readouts import CountedReadout, OracleReadout, make_oracle_readout
@@ -224,6 +224,8 @@ class EpisodeLearner:
     """All that has weights, `Learner` or another module with ``network`` and ``device``."""
     optimizer: torch.optim.Optimizer
     buffer: EpisodeBuffer
+    validation_episodes: Sequence[Episode] = ()
+    """Episodes of a dataset that are not learnt from, see `validate`."""
     step: int
     """Steps of the run before the rollout that is being played or was just played."""
     updates: int
@@ -333,20 +335,37 @@ class EpisodeLearner:
             "loss/gradient_steps": float(len(figures)),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
-        if len(figures):
-            mean = Figures(*figures.mean(dim=0).tolist())
-            # the mean over the steps at which actions count
-            row["loss/action"] = mean.action_loss / max(mean.acting, 1e-9)
-            if self.learner.readout is not None:
-                row |= told_figures(mean.oracle_loss, mean.oracle_right, mean.known)
-            if self.learner.counted_readout is not None:
-                row |= {"loss/counted": mean.counted_loss, "imitation/counted_told": mean.counted_right}
-            if self.args.target_weight:
-                row |= {
-                    "loss/target": mean.target_loss,
-                    "imitation/target_found": mean.target_right / max(mean.aimed, 1e-9),
-                }
+        return row | self.describe_figures(figures.mean(dim=0).tolist()) if len(figures) else row
+
+    def describe_figures(self, figures: Sequence[float]) -> dict[str, float]:
+        """What the log says of the figures (F,) that `loss` gives, divided by the steps they are sums over."""
+        mean = Figures(*figures)
+        # the mean over the steps at which actions count
+        row = {"loss/action": mean.action_loss / max(mean.acting, 1e-9)}
+        if self.learner.readout is not None:
+            row |= told_figures(mean.oracle_loss, mean.oracle_right, mean.known)
+        if self.learner.counted_readout is not None:
+            row |= {"loss/counted": mean.counted_loss, "imitation/counted_told": mean.counted_right}
+        if self.args.target_weight:
+            row |= {
+                "loss/target": mean.target_loss,
+                "imitation/target_found": mean.target_right / max(mean.aimed, 1e-9),
+            }
         return row
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """What the log says of the episodes for validation: as `describe_figures`, with "validation/" before each name.
+
+        {} where there are none.
+        """
+        episodes, size = sorted(self.validation_episodes, key=count_steps), self.args.batch_episodes
+        if not episodes:
+            return {}
+        count = float(sum(map(count_steps, episodes)))
+        parts = [self.loss(episodes[k : k + size], count)[1] for k in range(0, len(episodes), size)]
+        described = self.describe_figures(torch.stack(parts).sum(dim=0).tolist())
+        return {f"validation/{name}": value for name, value in described.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the network and the episodes."""

@@ -178,17 +178,10 @@ class IQL(Offline):
         """Move the target network."""
         self.learner.move_target(self.args.target_rate)
 
-    def describe_steps(self, figures: Tensor) -> dict[str, float]:
-        """What the log says of gradient steps with these figures (G, F)."""
-        mean = figures.mean(dim=0).tolist()
-        told = {} if self.learner.readout is None else told_figures(*mean[len(FIGURES) :])
-        return {
-            "imitation/total_updates": float(self.updates),
-            "loss/gradient_steps": float(len(figures)),
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
-            **dict(zip(FIGURES, mean, strict=False)),
-            **told,
-        }
+    def describe_figures(self, figures: Sequence[float]) -> dict[str, float]:
+        """See `EpisodeLearner.describe_figures`."""
+        told = {} if self.learner.readout is None else told_figures(*figures[len(FIGURES) :])
+        return {**dict(zip(FIGURES, figures, strict=False)), **told}
 
     def state_dict(self) -> dict[str, Any]:
         """See `Offline.state_dict`."""

@@ -26,7 +26,7 @@ from mikasa_robo.data.episode import Episode as RecordedEpisode
 
 from .arguments import ArgumentError
 from .dataset import DIGEST, dataset_digest, open_dataset, read_dataset, require_same_dataset, to_training_episode
-from .episodes import Episode
+from .episodes import Episode, split_episodes
 from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
 from .offline_arguments import DTArgs, OfflineArgs, RATEArgs, SequenceArgs
@@ -67,7 +67,8 @@ class Offline(EpisodeLearner):
             raise ArgumentError(f"--reward dense: --dataset {folder} has sparse rewards; use --reward success")
         require_set(args, task)  # before all episodes are read
         self.dataset_digest = dataset_digest(dataset)
-        episodes = read_dataset(dataset, args, parts, task, self.convert)
+        recorded = read_dataset(dataset, args, parts, task, self.convert)
+        episodes, validation = split_episodes(recorded, args.validation_share)
         oracle = None
         if args.oracle_weight:
             # IQL's episodes have a row more, in which nothing was done.
@@ -79,6 +80,7 @@ class Offline(EpisodeLearner):
         if oracle is not None:
             self.learner.readout.normalizer.update(oracle.float().to(setup.device))
         self.buffer.episodes.extend(episodes)
+        self.validation_episodes = validation
 
     def convert(self, episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:
         """What is learnt from a recorded episode; see `dataset.read_dataset`."""
@@ -102,7 +104,7 @@ class Offline(EpisodeLearner):
 
     def update(self, batch: Sample) -> dict[str, float]:
         """Take gradient steps."""
-        return self.describe_steps(self.take_steps(self.args.batch_size))
+        return self.describe_steps(self.take_steps(self.args.batch_size)) | self.validate()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the policy and the episodes, and which episodes these are."""

@@ -28,6 +28,9 @@ class OfflineArgs(CommonArgs):
 
     dataset: str | None = None
     """The folder that `mikasa collect` made; required."""
+    validation_share: float = 0.0
+    """Share of the dataset's episodes that are not learnt from. The log has their losses, with "validation/" before the
+    names. Where these rise while those of training fall, the policy learns its data by heart."""
     total_timesteps: int = 10_000
     """Gradient steps. Other options that count steps count these, too."""
     num_envs: tyro.conf.Suppress[int] = 1
@@ -81,6 +84,7 @@ class OfflineArgs(CommonArgs):
             raise ArgumentError(f"{self.algorithm} learns from data: name a folder of `mikasa collect` with --dataset")
         if not os.path.isdir(self.dataset):
             raise ArgumentError(f"--dataset {self.dataset} is no folder; name one that `mikasa collect` made")
+        require(self, "validation_share", lambda value: 0.0 <= value < 1.0, "use 0 to less than 1")
         require_one_process(self.algorithm)
         if self.train_env_kwargs:
             words = " ".join(self.train_env_kwargs)

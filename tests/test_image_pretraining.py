@@ -238,9 +238,11 @@ def test_a_dataset_becomes_features_where_the_policy_came_after_it() -> None:
     one.recorded, one.images_fixed = True, True
     one.buffer = EpisodeBuffer(10)
     one.buffer.episodes.extend(episodes(4))
+    one.validation_episodes = episodes(2)
     batch = one.rollout(SimpleNamespace(num_envs=2), {}, EpisodeStats())
     assert f"obs/{feature_name('rgb')}" in one.buffer.episodes[0]
-    assert not any("obs/rgb" in episode for episode in one.buffer.episodes)
+    assert not any("obs/rgb" in episode for episode in (*one.buffer.episodes, *one.validation_episodes))
+    assert len(one.validation_episodes) == 2
     assert batch.obs.keys() == {"joints", feature_name("rgb")}
 
 

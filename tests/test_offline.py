@@ -230,6 +230,38 @@ def test_a_read_out_teaches_the_memory_what_to_hold(name: str, env: Any, folder:
     assert "loss/oracle" not in without.describe_steps(without.take_steps(1))
 
 
+@every_algorithm
+def test_episodes_for_validation_are_measured_and_not_learnt(name: str, env: Any, folder: Path) -> None:
+    algorithm = made(name, env, folder, oracle_weight=1.0, validation_share=0.5, batch_episodes=1)
+    every = list(made(name, env, folder).buffer.episodes)
+    learnt, held = list(algorithm.buffer.episodes), list(algorithm.validation_episodes)
+    assert [len(learnt), len(held)] == [2, 2]
+    for ours, theirs in ((held, (every[1], every[3])), (learnt, (every[0], every[2]))):
+        for one, other in zip(ours, theirs, strict=True):
+            assert all(torch.equal(one[part], other[part]) for part in other), "by name"
+    before = {key: value.clone() for key, value in algorithm.learner.state_dict().items()}
+    found = algorithm.validate()
+    assert all(torch.equal(value, before[key]) for key, value in algorithm.learner.state_dict().items())
+    # All at once, and by hand: the sums over both episodes, divided by their steps.
+    algorithm.args.batch_episodes = 8
+    assert found == pytest.approx(algorithm.validate(), rel=1e-4)
+    steps = sum(len(episode["carried"]) for episode in held)
+    with torch.no_grad():
+        figures = sum(algorithm.loss([episode], steps)[1] for episode in held)
+    described = algorithm.describe_figures(figures.tolist())
+    assert found == pytest.approx({f"validation/{key}": value for key, value in described.items()}, rel=1e-4)
+    assert {"validation/loss/action", "validation/loss/oracle", "validation/imitation/oracle_told"} <= found.keys()
+    row = algorithm.update(algorithm.rollout(env, {}, None))
+    assert found.keys() <= row.keys(), "the log has it"
+    assert made(name, env, folder).validate() == {}
+
+
+def test_a_share_for_validation_leaves_something_to_learn(folder: Path) -> None:
+    for name in ("dt", "rate", "iql"):
+        with pytest.raises(ArgumentError, match=r"--validation-share 1\.0.* use 0 to less than 1"):
+            get_algorithm(name).load_args_type()(dataset=str(folder), validation_share=1.0).check()
+
+
 def test_a_read_out_needs_a_weight_of_at_least_0(folder: Path) -> None:
     for name in ("dt", "rate", "iql"):
         with pytest.raises(ArgumentError, match="--oracle-weight -1"):

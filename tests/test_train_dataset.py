@@ -17,6 +17,7 @@ from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger_arguments import BCArgs
 from mikasa_robo.baselines.dataset import DIGEST, open_dataset, read_dataset, to_training_episode
+from mikasa_robo.baselines.episodes import split_episodes
 from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.tools import collect
@@ -95,6 +96,8 @@ def test_a_dataset_that_does_not_fit_is_refused(folder: Path, task: Any, tmp_pat
         (later, PARTS, "recorded with no arguments of the task; leave --env-kwargs out"),
         ({}, ("rgb",), "has no rgb in its observations"),
         ({"buffer_episodes": 3}, PARTS, "has 4 episodes; use --buffer-episodes 4"),
+        ({"validation_share": 0.1}, PARTS, "--validation-share 0.1 is 0 of the 4 episodes of --dataset .*colors; use"),
+        ({"validation_share": 0.9}, PARTS, "--validation-share 0.9 is 4 of the 4 episodes"),
     )
     for changes, parts, message in refused:
         changed = dataclasses.replace(args, **changes)
@@ -104,6 +107,11 @@ def test_a_dataset_that_does_not_fit_is_refused(folder: Path, task: Any, tmp_pat
         open_dataset(tmp_path, args, PARTS)
     with pytest.raises(ArgumentError, match="is no folder"):
         BCArgs(env_id=ENV_ID, dataset=str(tmp_path / "none")).check()
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ArgumentError, match=f"--validation-share {share}"):
+            BCArgs(env_id=ENV_ID, dataset=str(folder), validation_share=share).check()
+    with pytest.raises(ArgumentError, match=r"--validation-share 0\.25 does nothing without --dataset"):
+        BCArgs(env_id=ENV_ID, validation_share=0.25).check()
 
 
 @pytest.mark.parametrize(
@@ -158,16 +166,28 @@ def test_a_task_without_an_expert_can_be_learnt(
     assert result[DIGEST] == saved[DIGEST], "a path alone does not tell which episodes"
 
 
+@pytest.mark.parametrize(
+    ("count", "share", "expected"), [(10, 0.3, [1, 5, 8]), (4, 0.25, [2]), (3, 0.0, []), (2, 0.5, [1])]
+)
+def test_episodes_for_validation_are_spread_over_the_dataset(count: int, share: float, expected: list[int]) -> None:
+    episodes = [{"labels": torch.tensor([k])} for k in range(count)]
+    learnt, validation = ([int(each["labels"]) for each in part] for part in split_episodes(episodes, share))
+    assert validation == expected
+    assert learnt == [k for k in range(count) if k not in expected]
+
+
 @pytest.mark.slow
 def test_training_learns_and_goes_on(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    argv = f"--env-id {ENV_ID} --dataset {folder} --total-timesteps 240 --run-dir {run}".split()
+    argv = f"--env-id {ENV_ID} --dataset {folder} --total-timesteps 240 --run-dir {run} --validation-share 0.25".split()
     assert main("bc", [*argv, *SMALL, *SHORT]) == 0
     rows = (run / "progress.csv").read_text().splitlines()
     names = rows[0].split(",")
     losses = [float(row.split(",")[names.index("loss/action")]) for row in rows[1:]]
     assert len(losses) == 3
     assert losses[2] < 0.7 * losses[0]
+    assert all(float(row.split(",")[names.index("validation/loss/action")]) > 0.0 for row in rows[1:])
+    assert {row.split(",")[names.index("imitation/buffer_episodes")] for row in rows[1:]} == {"3.0"}
     result = json.loads((run / "final_eval.json").read_text())
     assert result["args"]["dataset"] == str(folder)
     assert result["final"]["episodes"] == 2
