@@ -4,10 +4,11 @@
     python benchmarks/told_in_new_episodes.py runs/memory-table/ChainOfColors7*
 
 A run of `mikasa train dagger` or `bc` with ``--oracle-weight`` logs how often a linear read-out of the memory tells the cue,
-but in its training data, which a large memory can learn by heart. This script takes the read-outs from the newest resume
-file of a run, plays the episodes of its final evaluation, and counts the steps at which they are right. Steps count from the
-end of the cue to the end of the episode. The CSV is continued: a policy that it holds is not played again. The table is made
-from the CSV alone.
+but in its training data. A large memory can learn that by heart, or it can read the cue from how the expert moves. So this
+script takes the read-outs from the newest resume file of a run, plays the episodes of its final evaluation twice, and counts
+the steps at which they are right: once the policy acts, and once the expert, while the policy's memory looks on. Steps count
+from the end of the cue to the end of the episode. The CSV is continued: a policy that it holds is not played again. The
+table is made from the CSV alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from memory_table import rate_in_words
 from tables import read_records, write_records, write_text
 from torch import Tensor
 
+from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import CheckpointError, Checkpoints
+from mikasa_robo.baselines.dagger import Labeler
 from mikasa_robo.baselines.evaluation import find_horizon
 from mikasa_robo.baselines.loggers import provenance, short_revision
 from mikasa_robo.baselines.readouts import CountedReadout, OracleReadout, make_oracle_readout
@@ -67,6 +70,10 @@ class Row:
     """Of these, the steps at which all of the cue was told."""
     touched_told: int
     """The steps at which the targets touched so far were told; -1 without ``--counted-weight``."""
+    expert_steps: int
+    """As ``steps``, in the same episodes where the expert acts, without noise."""
+    expert_told: int
+    """Of these, the steps at which all of the cue was told."""
     successes: int
     mistakes: int
     """Episodes with a failure."""
@@ -154,6 +161,10 @@ class Asked:
         self.right = self.touched_right = self.known = torch.zeros(0, dtype=torch.bool)
         """(N,) bool, of the last step: the cue is told, the touched targets are told, the cue is over."""
 
+    def on_episode_start(self) -> None:
+        """New episodes begin with the next observation."""
+        self._state = None
+
     def act(self, obs: Any, info: Mapping[str, Any]) -> Tensor:
         """The most likely actions (N, A)."""
         network, task = self._network, self._task
@@ -168,6 +179,23 @@ class Asked:
         return actions
 
 
+class Counts(EpisodeTotals):
+    """How often read-outs are right in a batch of episodes, from the end of the cue on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = self.told = self.touched = 0
+
+    def ask(self, step: Any, asked: Asked) -> None:
+        """Add a step of `play_episodes` and what the read-outs told before it."""
+        self.add(step)
+        if step.t:
+            counts = step.running & asked.known
+            self.steps += int(counts.sum())
+            self.told += int((counts & asked.right).sum())
+            self.touched += int((counts & asked.touched_right).sum()) if len(asked.touched_right) else 0
+
+
 def play(run: Path, checkpoint: Checkpoint, in_training: float, episodes: int) -> Row:
     """Ask the read-outs of a run in the first ``episodes`` episodes of its final evaluation.
 
@@ -179,25 +207,28 @@ def play(run: Path, checkpoint: Checkpoint, in_training: float, episodes: int) -
 
     Raises:
         OptionError: see `load_read_outs`.
+        ArgumentError: the task has no expert.
     """
     player, args = CheckpointPlayer(checkpoint.path), checkpoint.args
     env = make_player_env(checkpoint.env_id, episodes, player.settings, None)
+    task = env.unwrapped
     try:
         player.require_fit(env)
         env.reset(seed=args.final_eval_seed)
-        readout, counted = load_read_outs(run, player, env.unwrapped)
-        asked = Asked(player, env.unwrapped, readout, counted)
-        steps = told = touched = 0
-        totals = EpisodeTotals()
+        asked = Asked(player, task, *load_read_outs(run, player, task))
+        expert = Labeler(checkpoint.env_id, task, args.seed)
+
+        def act_as_expert(obs: Any, info: Mapping[str, Any]) -> Tensor:
+            asked.act(obs, info)  # the memory looks on
+            return expert.label(obs, info)
+
         seeds = [args.final_eval_seed + k for k in range(episodes)]
-        for step in play_episodes(env, asked.act, seeds, find_horizon(env)):
-            totals.add(step)
-            if step.t:
-                counts = step.running & asked.known
-                steps += int(counts.sum())
-                told += int((counts & asked.right).sum())
-                if counted is not None:
-                    touched += int((counts & asked.touched_right).sum())
+        own, experts = Counts(), Counts()
+        for counts, act in ((own, asked.act), (experts, act_as_expert)):
+            asked.on_episode_start()
+            expert.reset(torch.ones(episodes, dtype=torch.bool, device=task.device))
+            for step in play_episodes(env, act, seeds, find_horizon(env)):
+                counts.ask(step, asked)
     finally:
         env.close()
     return Row(
@@ -206,11 +237,13 @@ def play(run: Path, checkpoint: Checkpoint, in_training: float, episodes: int) -
         seed=args.seed,
         told_in_training=in_training,
         episodes=episodes,
-        steps=steps,
-        told=told,
-        touched_told=-1 if counted is None else touched,
-        successes=int(totals.success_once.sum()),
-        mistakes=int(totals.fail_once.sum()),
+        steps=own.steps,
+        told=own.told,
+        touched_told=own.touched if args.counted_weight else -1,
+        expert_steps=experts.steps,
+        expert_told=experts.told,
+        successes=int(own.success_once.sum()),
+        mistakes=int(own.fail_once.sum()),
         sha256=checkpoint.sha256,
         revision=short_revision(provenance(())["git"]),
     )
@@ -218,11 +251,12 @@ def play(run: Path, checkpoint: Checkpoint, in_training: float, episodes: int) -
 
 def document(rows: Sequence[Row]) -> str:
     """The page: a line for each policy."""
-    head = "| ID | memory | seed | cue told in training | cue told | touched told | success | mistakes |"
+    head = "| ID | memory | seed | cue told in training | cue told | expert acts | touched told | success | mistakes |"
     lines = []
     for row in sorted(rows, key=lambda r: (r.env_id, -r.told / r.steps, r.memory, r.seed)):
         touched = "-" if row.touched_told < 0 else f"{100 * row.touched_told / row.steps:.0f}"
-        told = f"{100 * row.told_in_training:.1f} | {100 * row.told / row.steps:.1f} | {touched}"
+        by_expert = f"{100 * row.expert_told / row.expert_steps:.1f}"
+        told = f"{100 * row.told_in_training:.1f} | {100 * row.told / row.steps:.1f} | {by_expert} | {touched}"
         result = f"{rate_in_words(row.successes, row.episodes)} | {rate_in_words(row.mistakes, row.episodes)}"
         lines.append(f"| `{row.env_id}` | {row.memory} | {row.seed} | {told} | {result} |")
     episodes = ", ".join(map(str, sorted({row.episodes for row in rows})))
@@ -234,11 +268,13 @@ def document(rows: Sequence[Row]) -> str:
             "this order; numbers with a squared error below a tenth of their variance. Another read-out tells the targets "
             "that have been touched so far. *Cue told in training*: of the steps of the last minibatches of training. *Cue "
             "told* and *touched told*: of the steps after the cue in the episodes of the final evaluation, which training "
-            "never saw. *Success* and *mistakes*: of these episodes, with the 95 % Wilson interval. Episodes for each "
+            "never saw, where the policy acts. *Expert acts*: the cue is told in the same episodes, but the expert acts, "
+            "without noise, and the policy's memory looks on. *Success* and *mistakes*: of the episodes in which the policy "
+            "acts, with the 95 % Wilson interval. Episodes for each "
             f"policy: {episodes}. Made by `benchmarks/told_in_new_episodes.py`.",
             "",
             head,
-            "|---|---|---:|---:|---:|---:|---:|---:|",
+            "|---|---|---:|---:|---:|---:|---:|---:|---:|",
             *lines,
             "",
         ]
@@ -272,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, args=argv)
     try:
         rows = measure(options)
-    except (OptionError, CheckpointError, FileNotFoundError) as error:
+    except (OptionError, ArgumentError, CheckpointError, FileNotFoundError) as error:
         raise SystemExit(str(error)) from error
     if not rows:
         raise SystemExit(f"{options.csv} holds nothing yet, and no run is named; name runs of `mikasa train dagger`")

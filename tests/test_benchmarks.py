@@ -18,8 +18,9 @@ from tool_helpers import save_untrained
 
 from benchmarks import task_speed
 from benchmarks.task_speed import Args, Measured, note, random_walk, table
-from mikasa_robo.baselines.checkpoints import Checkpoints
+from mikasa_robo.baselines.checkpoints import Checkpoints, load_policy
 from mikasa_robo.baselines.command import main as train
+from mikasa_robo.baselines.dagger import Labeler
 from mikasa_robo.tools.playing import CheckpointPlayer, make_player_env
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -264,14 +265,36 @@ def test_read_outs_are_asked_in_the_episodes_of_the_final_evaluation(
     touched["linear.weight"].zero_()
     touched["linear.bias"].fill_(1)
     Checkpoints(run, keep=1).save(payload.pop("step"), {k: v for k, v in payload.items() if k != "format"})
-    script.main([str(run), "--episodes", "2", *files])
+    played: list[list[torch.Tensor]] = []
+
+    def play_episodes(env: Any, act: Any, *rest: Any) -> Iterator[Any]:
+        actions: list[torch.Tensor] = []
+        played.append(actions)
+
+        def act_and_keep(*seen: Any) -> torch.Tensor:
+            actions.append(act(*seen))
+            return actions[-1]
+
+        return real(env, act_and_keep, *rest)
+
+    real = script.play_episodes
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "play_episodes", play_episodes)
+        script.main([str(run), "--episodes", "2", *files])
+    obs, info = env.reset(seed=[2_000_000, 2_000_001])
+    by_policy, by_expert = played
+    assert torch.equal(by_expert[0], Labeler("ChainOfColors3-v0", task, 1).label(obs, info))
+    torch.testing.assert_close(by_policy[0], load_policy(run / "checkpoint.pt").act(obs))
     (row,) = script.read_rows(tmp_path / "out.csv")
     after_cue = task.horizon - task.timeline.known_from
     env.close()
     assert (row.steps, row.told, row.touched_told) == (2 * after_cue, after_cue, 0)
     assert (row.episodes, row.successes, row.mistakes, row.told_in_training) == (2, 0, 0, 0.0)
+    assert (row.expert_steps, row.expert_told) == (2 * after_cue, after_cue), (
+        "these episodes are too short for the expert"
+    )
     assert (
-        "| `ChainOfColors3-v0` | gru | 1 | 0.0 | 50.0 | 0 | 0 (0 to 66) | 0 (0 to 66) |"
+        "| `ChainOfColors3-v0` | gru | 1 | 0.0 | 50.0 | 50.0 | 0 | 0 (0 to 66) | 0 (0 to 66) |"
         in (tmp_path / "out.md").read_text()
     )
     assert f"gru: the cue is told in {after_cue} of {2 * after_cue} steps" in capsys.readouterr().out
