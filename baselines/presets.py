@@ -114,8 +114,8 @@ STATE_BY_FAMILY: dict[str, dict[str, Any]] = {
     # Likewise InterceptGrabSlow has 100 % (three seeds). With a head start to the end it had 95 and 89 % (seeds 1 and 2),
     # and InterceptGrabMedium 98, 100 and 100 % after 1.5 million steps.
     "InterceptGrab": {**COMES_TO_REST, **HEAD_START, "total_timesteps": 3_000_000, "curriculum_share": 0.6},
-    # RotateLenientPos has 95 and 99 % after 5 million steps, and 96 and 76 % after 3 million (seeds 1 and 2). With
-    # COMES_TO_REST it had 81 % after 1 million steps and 80 % after 2 million (seed 1).
+    # RotateLenientPos has 95, 99 and 98 % after 5 million steps (seeds 1 to 3), and 96 and 76 % after 3 million (seeds 1 and
+    # 2). With COMES_TO_REST it had 81 % after 1 million steps and 80 % after 2 million (seed 1).
     "RotateLenient": {**ENDS_AT_SUCCESS, "total_timesteps": 5_000_000},
     "RotateStrict": {**COMES_TO_REST, "total_timesteps": 3_000_000},
     # TakeItBack has 86, 99 and 100 % after 2 million steps, and 96, 85 and 0 % after 1 million (seeds 1 to 3).
