@@ -26,7 +26,7 @@ from mikasa_robo.data.store import DataError
 from .arguments import ArgumentError, CommonArgs, read_env_kwargs
 from .dagger import BC, Rollout
 from .dagger_arguments import BCArgs
-from .episodes import Episode, EpisodeCutter, split_episodes
+from .episodes import Episode, EpisodeCutter, validation_indices
 from .imitation import OBS
 from .loggers import EpisodeStats
 from .option_words import kwargs_words
@@ -70,8 +70,7 @@ class DatasetBC(BC):
             parts = [part.name for part in layout.parts]
             dataset = open_dataset(Path(args.dataset), args, parts)
             self.dataset_digest = dataset_digest(dataset)
-            recorded = read_dataset(dataset, args, parts, self.task)
-            episodes, self.validation_episodes = split_episodes(recorded, args.validation_share)
+            episodes, self.validation_episodes = read_dataset(dataset, args, parts, self.task)
             self.buffer.episodes.extend(episodes)
             self.cutter = _NothingPlayed(setup.num_envs)
 
@@ -195,8 +194,8 @@ def read_dataset(
     parts: Sequence[str],
     task: MemoryEnv[Any],
     convert: Callable[[RecordedEpisode, MemoryEnv[Any], Sequence[str]], Episode] | None = None,
-) -> list[Episode]:
-    """All episodes of a dataset, as `imitation.imitation_loss` takes them.
+) -> tuple[list[Episode], list[Episode]]:
+    """The episodes of a dataset to learn from, and those for validation, as `imitation.imitation_loss` takes them.
 
     Args:
         dataset: as `open_dataset` returns it.
@@ -211,17 +210,19 @@ def read_dataset(
     if len(dataset) > args.buffer_episodes:
         raise ArgumentError(f"--dataset {folder} has {len(dataset)} episodes; use --buffer-episodes {len(dataset)}")
     share = args.validation_share
-    held = round(share * len(dataset))
-    if share and not 0 < held < len(dataset):
+    held_out = validation_indices(len(dataset), share)
+    if share and not 0 < len(held_out) < len(dataset):
         raise ArgumentError(
-            f"--validation-share {share:g} is {held} of the {len(dataset)} episodes of --dataset {folder}; use a share "
-            "that leaves at least one episode to learn from and one for validation"
+            f"--validation-share {share:g} is {len(held_out)} of the {len(dataset)} episodes of --dataset {folder}; use a "
+            "share that leaves at least one episode to learn from and one for validation"
         )
+    convert = convert or to_training_episode
     try:
-        convert = convert or to_training_episode
-        return [convert(episode, task, parts) for episode in dataset.episodes()]
+        episodes = [convert(episode, task, parts) for episode in dataset.episodes()]
     except DataError as error:
         raise ArgumentError(f"--dataset {folder}: {error}") from error
+    validation = [episodes.pop(k) for k in reversed(held_out)]
+    return episodes, validation[::-1]
 
 
 def to_training_episode(episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:

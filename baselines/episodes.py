@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Episode", "EpisodeBuffer", "EpisodeCutter", "cat_episodes", "count_steps", "split_episodes"]
+__all__ = ["Episode", "EpisodeBuffer", "EpisodeCutter", "cat_episodes", "count_steps", "validation_indices"]
 
 Episode = dict[str, Tensor]
 """What was recorded in one episode of L steps: (L, …) by name."""
@@ -63,20 +63,15 @@ def count_steps(episode: Episode) -> int:
     return len(next(iter(episode.values())))
 
 
-def split_episodes(episodes: Sequence[Episode], share: float) -> tuple[list[Episode], list[Episode]]:
-    """The episodes to learn from, and those for validation, which are spread evenly over all.
+def validation_indices(count: int, share: float) -> list[int]:
+    """Which of ``count`` episodes are for validation: round(share count) of them, spread evenly.
 
     Args:
-        episodes: K episodes.
-        share: of those for validation, from 0 to less than 1; round(share K) of them.
+        count: number of episodes.
+        share: of those for validation, from 0 to 1.
     """
-    count = len(episodes)
     wanted = round(share * count)
-    taken = {(2 * i + 1) * count // (2 * wanted) for i in range(wanted)}
-    return (
-        [episode for k, episode in enumerate(episodes) if k not in taken],
-        [episodes[k] for k in sorted(taken)],
-    )
+    return [(2 * i + 1) * count // (2 * wanted) for i in range(wanted)]
 
 
 class EpisodeBuffer:

@@ -26,7 +26,7 @@ from mikasa_robo.data.episode import Episode as RecordedEpisode
 
 from .arguments import ArgumentError
 from .dataset import DIGEST, dataset_digest, open_dataset, read_dataset, require_same_dataset, to_training_episode
-from .episodes import Episode, split_episodes
+from .episodes import Episode
 from .imitation import OBS, EpisodeLearner
 from .loggers import EpisodeStats
 from .offline_arguments import DTArgs, OfflineArgs, RATEArgs, SequenceArgs
@@ -67,8 +67,7 @@ class Offline(EpisodeLearner):
             raise ArgumentError(f"--reward dense: --dataset {folder} has sparse rewards; use --reward success")
         require_set(args, task)  # before all episodes are read
         self.dataset_digest = dataset_digest(dataset)
-        recorded = read_dataset(dataset, args, parts, task, self.convert)
-        episodes, validation = split_episodes(recorded, args.validation_share)
+        episodes, self.validation_episodes = read_dataset(dataset, args, parts, task, self.convert)
         oracle = None
         if args.oracle_weight:
             # IQL's episodes have a row more, in which nothing was done.
@@ -80,7 +79,6 @@ class Offline(EpisodeLearner):
         if oracle is not None:
             self.learner.readout.normalizer.update(oracle.float().to(setup.device))
         self.buffer.episodes.extend(episodes)
-        self.validation_episodes = validation
 
     def convert(self, episode: RecordedEpisode, task: MemoryEnv[Any], parts: Sequence[str]) -> Episode:
         """What is learnt from a recorded episode; see `dataset.read_dataset`."""

@@ -273,9 +273,9 @@ def test_a_read_out_needs_a_weight_of_at_least_0(folder: Path) -> None:
 def test_what_is_no_set_is_not_told_as_one(env: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Any] = []
 
-    def read_dataset(*given: Any) -> list[Any]:
+    def read_dataset(*given: Any) -> tuple[list[Any], list[Any]]:
         read.append(given)
-        return []
+        return [], []
 
     monkeypatch.setattr("mikasa_robo.baselines.offline.read_dataset", read_dataset)
     for name in ("dt", "rate", "iql"):

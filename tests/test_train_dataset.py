@@ -17,7 +17,7 @@ from mikasa_robo.baselines.checkpoints import Checkpoints
 from mikasa_robo.baselines.command import main
 from mikasa_robo.baselines.dagger_arguments import BCArgs
 from mikasa_robo.baselines.dataset import DIGEST, open_dataset, read_dataset, to_training_episode
-from mikasa_robo.baselines.episodes import split_episodes
+from mikasa_robo.baselines.episodes import validation_indices
 from mikasa_robo.core.phases import CUE, RESPONSE
 from mikasa_robo.data.dataset import Dataset
 from mikasa_robo.tools import collect
@@ -69,8 +69,9 @@ def task() -> Any:
 
 def test_episodes_are_those_of_the_dataset(folder: Path, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.open(folder)
-    found = read_dataset(dataset, BCArgs(env_id=ENV_ID), PARTS, task)
+    found, validation = read_dataset(dataset, BCArgs(env_id=ENV_ID), PARTS, task)
     assert len(found) == 4
+    assert not validation
     for episode, recorded in zip(found, dataset.episodes(), strict=True):
         length = recorded.length
         assert {len(value) for value in episode.values()} == {length}
@@ -170,10 +171,16 @@ def test_a_task_without_an_expert_can_be_learnt(
     ("count", "share", "expected"), [(10, 0.3, [1, 5, 8]), (4, 0.25, [2]), (3, 0.0, []), (2, 0.5, [1])]
 )
 def test_episodes_for_validation_are_spread_over_the_dataset(count: int, share: float, expected: list[int]) -> None:
-    episodes = [{"labels": torch.tensor([k])} for k in range(count)]
-    learnt, validation = ([int(each["labels"]) for each in part] for part in split_episodes(episodes, share))
-    assert validation == expected
-    assert learnt == [k for k in range(count) if k not in expected]
+    assert validation_indices(count, share) == expected
+
+
+def test_episodes_for_validation_are_not_learnt_from(folder: Path, task: Any) -> None:
+    dataset = open_dataset(folder, BCArgs(env_id=ENV_ID), PARTS)
+    episodes, _ = read_dataset(dataset, BCArgs(env_id=ENV_ID), PARTS, task)
+    split = read_dataset(dataset, BCArgs(env_id=ENV_ID, validation_share=0.5), PARTS, task)
+    for found, indices in zip(split, ([0, 2], [1, 3]), strict=True):
+        for episode, k in zip(found, indices, strict=True):
+            assert torch.equal(episode["labels"], episodes[k]["labels"])
 
 
 @pytest.mark.slow
