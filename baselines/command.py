@@ -20,6 +20,7 @@ import tyro
 import mikasa_suite
 from mikasa_robo.env_ids import EnvIdError, import_env_id, split_env_id
 from mikasa_robo.partial_files import remove_leftovers
+from mikasa_robo.terminal import print_error
 
 from .arguments import ArgumentError, CommonArgs, changed_option, non_default_options, read_env_kwargs
 from .files import why_not_writable
@@ -53,7 +54,7 @@ def main(algorithm: str, argv: Sequence[str] | None = None) -> int:
         spec = use_algorithm(algorithm)
         tyro.cli(spec.load_args_type(), args=argv, prog=program)  # --help ends here
     except (ArgumentError, EnvIdError, RegistryError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     if sys.stderr.isatty():
         print("loading torch and the simulator ...", file=sys.stderr, flush=True)
@@ -83,10 +84,10 @@ def _train(spec: AlgorithmSpec, argv: Sequence[str], program: str) -> int:
             command = [*program.split(), *argv]
             training.train(args, env_factory(args, dist), command, dist, env_factory(args, dist, training=True))
     except (ArgumentError, CheckpointError, EnvIdError, RegistryError, FileExistsError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     except FloatingPointError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):

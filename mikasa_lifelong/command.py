@@ -13,6 +13,7 @@ from typing import Literal
 import tyro
 
 import mikasa_suite
+from mikasa_robo.terminal import print_error
 from mikasa_robo.tools.extras import missing_module_message
 
 from .arguments import RunArgs
@@ -118,7 +119,7 @@ def _run(words: list[str]) -> int:
             if args.run_dir is not None and args.run_dir.is_file():
                 raise LifelongError(f"--run-dir {args.run_dir} is a file; name a folder")
     except LifelongError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     if importlib.util.find_spec("tqdm") is None:
         print(missing_module_message(program, "tqdm", "lifelong"), file=sys.stderr)
@@ -137,7 +138,7 @@ def _run(words: list[str]) -> int:
             raise LifelongError(f"{'--run-dir' if asked.resume is None else '--resume'} {folder}: {problem}")
         run(args, [*program.split(), *words])
     except (LifelongError, CheckpointError, FileExistsError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
@@ -145,7 +146,7 @@ def _run(words: list[str]) -> int:
         print(f"{error}; make room, then continue with --resume {folder}", file=sys.stderr)
         return 2
     except FloatingPointError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt as error:
         code = mikasa_suite.exit_code(error)

@@ -8,7 +8,6 @@ which has learnt three others since. The video shows the same episodes of both s
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import tyro
 from numpy.typing import NDArray
+
+from mikasa_robo.terminal import print_error
 
 from .errors import LifelongError
 from .film import FPS, side_by_side
@@ -139,6 +140,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check(args)
         _play(args)
     except (LifelongError, OptionError, ModuleNotFoundError, VideoError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     return 0

@@ -332,6 +332,9 @@ def test_the_description_of_a_task_with_a_prompt() -> None:
     assert other.instruction == "", "another task than that of the ID, as `mikasa collect` has it"
     with pytest.raises(TypeError, match="no_such_argument"):
         describe_task("RotateLenientPos-v0", "joints", no_such_argument=1)
+    for name in ("num_envs", "num_workers"):
+        with pytest.raises(ValueError, match=f"{name}=2 is no argument of the task here: .*leave it out"):
+            describe_task("RotateLenientPos-v0", "joints", **{name: 2})
 
 
 @pytest.mark.render

@@ -38,7 +38,16 @@ from mikasa_robo.statistics import wilson_interval
 from mikasa_robo.tools import report as report_module
 from mikasa_robo.tools.checkpoint import read_checkpoint
 from mikasa_robo.tools.env_ids import OptionError
-from mikasa_robo.tools.evaluate import FIRST_SEED, Args, describe, evaluate_checkpoints, figures, summarize, write_new
+from mikasa_robo.tools.evaluate import (
+    FIRST_SEED,
+    Args,
+    default_output,
+    describe,
+    evaluate_checkpoints,
+    figures,
+    summarize,
+    write_new,
+)
 from mikasa_robo.tools.evaluate import main as eval_main
 from mikasa_robo.tools.html import as_code, as_text, to_html
 from mikasa_robo.tools.intervals import aggregate, bootstrap_interval, standard_error
@@ -478,6 +487,65 @@ def test_a_name_that_is_taken_in_the_meantime_loses_no_result(
     assert (tmp_path / "e-4.png").read_bytes() == b"image"
 
 
+def test_a_result_that_cannot_be_written_where_it_should_goes_elsewhere(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, spare = tmp_path / "out", tmp_path / "spare"
+    args = Args(checkpoints(runs, 1), episodes=2, num_envs=2, out=out / "e.json")
+
+    class Removes(ReachEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            shutil.rmtree(out, ignore_errors=True)
+            return super().reset(**kwargs)
+
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(spare))
+    out.mkdir()
+    with pytest.raises(OptionError, match=r"e\.json cannot be written \(No such file or directory\), and neither can"):
+        evaluate_checkpoints(args, make_factory=lambda trained: Removes)
+    assert "success once: " in capsys.readouterr().out
+    out.mkdir()
+    spare.mkdir()
+    evaluate_checkpoints(args, make_factory=lambda trained: Removes)
+    assert json.loads((spare / "e.json").read_text())["env_id"] == "RememberColor3-v0"
+    assert f"the result is in {spare / 'e.json'}" in capsys.readouterr().err
+
+
+def test_a_reward_that_is_no_number_loses_no_evaluation(runs: Path, tmp_path: Path) -> None:
+    class NaNs(ReachEnv):
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            return obs, torch.where(self.elapsed_steps == 3, math.nan, reward), *rest
+
+    out = tmp_path / "e.json"
+    evaluate_checkpoints(Args(checkpoints(runs, 1), episodes=4, num_envs=4, out=out), make_factory=lambda trained: NaNs)
+    content = json.loads(out.read_text())
+    assert math.isnan(content["summary"]["return"]["mean"])
+    assert content["summary"]["return"]["standard_error"] is content["summary"]["return"]["low"] is None
+    assert content["summary"]["success_once"]["low"] is not None
+    assert "return: nan" in describe(content)
+
+
+def test_all_checkpoints_are_checked_before_one_is_played(runs: Path, tmp_path: Path) -> None:
+    class NeverPlayed(ReachEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            raise AssertionError("an episode was begun")
+
+    good, other = checkpoints(runs, 1, 2)
+    content = torch.load(other, weights_only=True)
+    next(iter(content["state_dict"].values())).fill_(math.inf)
+    torch.save(content, tmp_path / "inf.pt")
+    with pytest.raises(CheckpointError, match=r"inf\.pt.*finite"):
+        evaluate_checkpoints(
+            Args((good, tmp_path / "inf.pt"), episodes=2, num_envs=2, out=tmp_path / "e.json"),
+            make_factory=lambda trained: NeverPlayed,
+        )
+
+
+def test_the_default_name_of_a_result_has_no_folder() -> None:
+    """An ID may have a namespace."""
+    assert default_output("my/Task-v0", "ppo") == Path("eval-my-Task-v0-ppo.json")
+
+
 def test_a_task_of_ones_own_is_evaluated_once_its_module_is_named(
     own_task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -634,6 +702,9 @@ def test_what_is_unfinished_or_broken_is_listed_with_what_it_lacks(runs: Path, t
     assert problems["listed"].startswith("broken")
     assert "not in the curves" in problems["curveless"]
     assert "not counted: RememberColor3-v0, ppo-mlp, seed 1" in problems["twin"]
+    (tmp_path / "runs" / "list.json").write_text("[1, 2]")
+    assert not [path for path, _ in collect([tmp_path / "runs"]).problems if path.name == "list.json"]
+    assert "its format is None" in str(collect([tmp_path / "runs" / "list.json"]).problems)
     assert "other.json" not in problems, "a JSON file of something else is nobody's business, unless it is named"
     assert (
         "its format is None" in dict(collect([tmp_path / "runs" / "other.json"]).problems)[tmp_path / "runs/other.json"]
@@ -875,6 +946,12 @@ def test_a_learning_curve_is_the_mean_of_interpolated_runs() -> None:
     # of two numbers it is half their difference
     assert errors == pytest.approx([1 / 4, 1 / 4, 1 / 6, 1 / 2])
     assert math.isnan(learning_curve([([1, 2], [0.0, 1.0])])[2][0])
+    # a run that has no number at a step has no part in the others
+    steps, means, errors = learning_curve([([1, 2], [0.0, math.nan]), ([1, 2], [1.0, 1.0])])
+    assert (steps, means[0]) == ([1, 2], 0.5)
+    assert errors[0] == pytest.approx(0.5)
+    assert math.isnan(means[1])
+    assert math.isnan(errors[1])
 
 
 def test_intervals() -> None:

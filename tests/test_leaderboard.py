@@ -210,6 +210,11 @@ def test_what_others_wrote_does_not_control_the_terminal(
     assert main(["check", str(path)]) == 1
     told = capsys.readouterr()
     assert (told.out + told.err).replace("\n", "").isprintable()
+    path.write_text(json.dumps(changed(file, lambda c: c["runs"][0].update(checkpoint=f"{evil}.pt"), signed=True)))
+    assert main(["check", str(path)]) == 2
+    told = capsys.readouterr()
+    assert "ppo?[2Jcleared?.pt" in told.err
+    assert (told.out + told.err).replace("\n", "").isprintable()
 
 
 def test_a_backend_is_for_robot_tasks(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,8 @@ def test_a_bad_configuration_is_refused_with_its_value(plugin: Any) -> None:
         ValueError, match=r"'environment_state' has the shape \(51,\) in .* and \(.*,\) in TakeItBack-v0"
     ):
         plugin.MikasaEnv(task=f"{ID},TakeItBack-v0", obs="objects")
+    with pytest.raises(ValueError, match=r"env_kwargs has 'sim_backend', .*: use --env\.sim_backend"):
+        plugin.MikasaEnv(task=ID, obs="joints", env_kwargs={"sim_backend": "physx_cpu"})
 
 
 def test_the_hubs_file_is_taken_by_lerobots_loader() -> None:

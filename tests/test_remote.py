@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -39,7 +40,7 @@ from mikasa_robo.tools import serve as serve_tool
 from mikasa_robo.tools.env_ids import OptionError
 from mikasa_robo.tools.evaluate import Args, evaluate_checkpoints
 from mikasa_robo.tools.evaluate import main as eval_main
-from mikasa_robo.tools.evaluate_remote import evaluate_remote, partial_path
+from mikasa_robo.tools.evaluate_remote import _plain, evaluate_remote, partial_path
 from mikasa_robo.tools.runs import collect
 
 __all__ = ["own_task"]  # a fixture
@@ -346,6 +347,24 @@ def test_a_host_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["ws://gpu-remote:8000", "ws://remote:8000", "ws://[::1]:8000"]
 
 
+def test_a_redirect_to_another_server_is_refused() -> None:
+    """The result would name a server that did not play."""
+    with answering(lambda k: None) as elsewhere, socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def redirect() -> None:
+            connection, _ = listener.accept()
+            connection.recv(65536)
+            answer = f"HTTP/1.1 302 Found\r\nLocation: ws://127.0.0.1:{elsewhere}/\r\nContent-Length: 0\r\n\r\n"
+            connection.sendall(answer.encode())
+            connection.close()
+
+        thread = threading.Thread(target=redirect)
+        thread.start()
+        with pytest.raises(RemotePolicyError, match="is not a policy server"):
+            RemotePolicy("127.0.0.1", listener.getsockname()[1])
+        thread.join(10)
+
+
 def test_an_address_of_ipv6_is_served(recurrent: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -360,6 +379,8 @@ def test_an_address_of_ipv6_is_served(recurrent: Path) -> None:
 def test_an_address_of_another_machine_is_named(recurrent: Path) -> None:
     with pytest.raises(OptionError, match=r"--host 192\.0\.2\.1 .*; give --host an address of this machine"):
         serve_tool.make_server(serve_tool.Args(recurrent, port=0, host="192.0.2.1"))
+    with pytest.raises(OptionError, match=r"--host '' is empty; give 127\.0\.0\.1"):  # it would listen everywhere
+        serve_tool.make_server(serve_tool.Args(recurrent, port=0, host=""))
 
 
 def test_a_server_is_closed_whether_it_served_or_not() -> None:
@@ -571,6 +592,86 @@ def test_a_partial_evaluation_is_of_one_policy_and_one_task(tmp_path: Path) -> N
         ):
             evaluate_remote(remote(port, out, **changed), make_factory=reach)
     assert partial_path(out).read_bytes() == kept
+
+
+def test_metadata_that_json_cannot_hold_are_refused() -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(200_000):
+        nested = {"a": nested}
+    with pytest.raises(OptionError, match="the metadata of the server are nested too deeply"):
+        _plain(nested)
+    while nested:  # or Python takes it apart by recursion, too
+        nested = nested.pop("a")
+
+
+def test_a_continued_evaluation_says_what_that_does_to_a_policy_that_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
+    for name, metadata, warned in (("a", {}, True), ("b", {"deterministic": True}, False)):
+        out, hashed = tmp_path / f"{name}.json", pack({"sha256": "5" * 64, **metadata})
+        for fails_at in (27, 7):  # in the second round, and before the next round is over
+
+            def answer(k: int, at: int = fails_at) -> bytes:
+                return DROP if k == at else actions
+
+            with (
+                answering(answer, hashed) as port,
+                pytest.raises(RemotePolicyError, match="2 of 4 episodes are over"),
+            ):
+                evaluate_remote(remote(port, out), make_factory=reach)
+        capsys.readouterr()
+        with answering(lambda k: actions, hashed) as port:
+            content, _ = evaluate_remote(remote(port, out), make_factory=reach)
+        assert ("its success rate will be too high" in capsys.readouterr().err) is warned
+        assert content["runs"][0]["attempts"] == 3
+    with answering(lambda k: actions, HASHED) as port:
+        content, _ = evaluate_remote(remote(port, tmp_path / "c.json"), make_factory=reach)
+    assert "attempts" not in content["runs"][0]
+
+
+def test_two_evaluations_do_not_share_a_file(tmp_path: Path) -> None:
+    """Each would write over the episodes of the other."""
+    actions = pack({"actions": np.full((2, 1), 0.1, np.float32)})
+    out = tmp_path / "e.json"
+    with answering(lambda k: actions, HASHED) as port:
+        second: list[str] = []
+
+        class Meanwhile(ReachEnv):
+            def reset(self, **kwargs: Any) -> Any:
+                if not second:
+                    with pytest.raises(OptionError, match="another evaluation is running") as refused:
+                        evaluate_remote(remote(port, out), make_factory=reach)
+                    second.append(str(refused.value))
+                return super().reset(**kwargs)
+
+        evaluate_remote(remote(port, out), make_factory=lambda args: Meanwhile)
+    assert second == [
+        f"another evaluation is running that keeps its episodes in {partial_path(out)}; wait for it, or name another --out"
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["e.json"], "the lock is removed"
+
+
+def test_episodes_that_cannot_be_kept_do_not_end_the_evaluation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actions = pack({"actions": np.full((1, 1), 0.1, np.float32)})
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mikasa_robo.tools.evaluate_remote.write_atomically", full)
+    with answering(lambda k: actions, HASHED) as port:
+        content, _ = evaluate_remote(remote(port, tmp_path / "e.json", num_envs=1), make_factory=reach)
+    assert len(content["runs"][0]["episodes"]["returns"]) == 4
+    told = capsys.readouterr().err
+    assert told.count("1 of 4 episodes are over and cannot be kept in") == told.count("cannot be kept") == 1
+    assert "(No space left on device); make room there" in told
+
+
+def test_a_name_without_room_for_the_partial_file_is_refused(tmp_path: Path) -> None:
+    with answering(lambda k: None, HASHED) as port, pytest.raises(OptionError, match="bytes is too long; name another"):
+        evaluate_remote(remote(port, tmp_path / f"{'x' * 246}.json"), make_factory=reach)
 
 
 def test_without_a_hash_a_policy_is_known_by_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

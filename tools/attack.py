@@ -25,6 +25,7 @@ import mikasa_suite
 from mikasa_robo.baselines.arguments import ArgumentError, read_env_kwargs
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.data.seeds import EVALUATION_SEEDS
+from mikasa_robo.terminal import print_error
 
 from .attack_table import UNKNOWN, Attack, Row, markdown, read_reference, read_rows, verdict, write_row
 from .env_ids import OptionError, resolve_env_id
@@ -112,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_folder(csv_path.parent, "--csv", csv_path.name)
         require_folder(markdown_path.parent, "--markdown", markdown_path.name)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     if args.dry_run:
         for attack in attacks:

@@ -24,6 +24,7 @@ from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS
 from mikasa_robo.data.store import DataError
 from mikasa_robo.experts.makers import POLICY_NAMES
 from mikasa_robo.partial_files import PREFIX
+from mikasa_robo.terminal import print_error
 
 from .env_ids import OptionError, resolve_env_id
 from .output import require_folder
@@ -149,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         import_foreign(options.algorithm, options.network, options.memory)
     except (OptionError, DataError, FileNotFoundError, FormatError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     try:
         command = sys.argv[1:] if argv is None else argv
@@ -165,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         RenderingUnavailableError,
         UnsuitablePolicyError,
     ) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):

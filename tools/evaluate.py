@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from mikasa_robo.baselines.option_words import ArgumentError, replace_env_kwargs
 from mikasa_robo.data.seeds import EVALUATION_SEEDS
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.env_ids import EnvIdError
-from mikasa_robo.terminal import printable
+from mikasa_robo.terminal import print_error, printable
 
 from .env_ids import OptionError
 from .extras import require_modules
@@ -213,7 +214,7 @@ def output_path(args: Args, first: Checkpoint) -> Path:
 
 def default_output(env_id: str, algorithm: str) -> Path:
     """The default name of the file."""
-    return Path(f"eval-{env_id}-{algorithm}.json")
+    return Path(f"eval-{env_id.replace('/', '-')}-{algorithm}.json")
 
 
 def figures(result: Evaluation, metric: str) -> list[float]:
@@ -315,12 +316,13 @@ def _evaluate_checkpoints(
         stack.enter_context(torch_threads(1))
         device = env.unwrapped.device
         trained.sim_backend = simulator_used(trained.sim_backend, env)
-        results = []
-        for checkpoint in checkpoints:
-            say(f"{checkpoint.path}: playing {episodes} episodes")
-            network = checkpoint.load_network(device)
+        networks = [checkpoint.load_network(device) for checkpoint in checkpoints]
+        for checkpoint, network in zip(checkpoints, networks, strict=True):
             if problem := why_unfit(network, env):
                 raise OptionError(f"{checkpoint.path} does not fit {first.env_id} {problem}")
+        results = []
+        for checkpoint, network in zip(checkpoints, networks, strict=True):
+            say(f"{checkpoint.path}: playing {episodes} episodes")
             policy = make_policy(checkpoint, network, sampled=args.sample_actions)
             result = evaluate(policy, env, episodes=episodes, first_seed=FIRST_SEED, device=device)
             log.info("%s, %s", checkpoint.path, result.describe())
@@ -349,6 +351,8 @@ def write_evaluation(
     runs: Sequence[tuple[dict[str, Any], Evaluation]],
 ) -> tuple[dict[str, Any], Path]:
     """Write the JSON file of an evaluation, a new one, and return its content and its path; see `write_new`.
+
+    Prints the summary where no file can be written.
 
     Args:
         path: the file.
@@ -382,19 +386,43 @@ def write_evaluation(
             **made_by,
         }
     )
-    return content, write_new(path, {path.suffix: (json.dumps(content, indent=2) + "\n").encode()})
+    try:
+        return content, write_new(path, {path.suffix: (json.dumps(content, indent=2) + "\n").encode()})
+    except OptionError:
+        print(describe(content))  # at least these figures
+        raise
 
 
 def write_new(path: Path, contents: Mapping[str, bytes]) -> Path:
     """Write the results of a long computation to new files, and return the path of the first.
 
-    Its name was free when the computation began. If it was taken since, the files get a number in their names and the user
+    Its name was free when the computation began. If it was taken since, the files get a number in their names. If its folder
+    cannot be written to any more, for example because the disk is full, they go to the folder for temporary files. The user
     is told, so that no result is lost.
 
     Args:
         path: the first file.
         contents: what the files hold, by their endings; beside that they have the same name.
+
+    Raises:
+        OptionError: they cannot be written there, either.
     """
+    try:
+        return _write_new(path, contents)
+    except OSError as error:
+        spare = Path(tempfile.gettempdir()) / path.name
+        try:
+            written = _write_new(spare, contents)
+        except OSError as second:
+            raise OptionError(
+                f"--out {path} cannot be written ({error.strerror or error}), and neither can {spare} "
+                f"({second.strerror or second}); the result is lost"
+            ) from error
+        print(f"{path} cannot be written ({error.strerror or error}); the result is in {written}", file=sys.stderr)
+        return written
+
+
+def _write_new(path: Path, contents: Mapping[str, bytes]) -> Path:
     from mikasa_robo.baselines.files import write_atomically
 
     for number in itertools.count(1):
@@ -477,7 +505,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             content, out = _evaluate_checkpoints(args, command)
     except refusals as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     print(describe(content))
     print(f"written: {out}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from mikasa_robo.baselines.command import env_factory, refuse_robot_options
 from mikasa_robo.baselines.env_wrappers import GymnasiumVectorEnv
 from mikasa_robo.baselines.environments import choose_obs_mode, is_maniskill_task, is_robot_task
 from mikasa_robo.baselines.evaluation import Outcome, join_outcomes, play_rounds, torch_threads, whole_rounds
-from mikasa_robo.baselines.files import write_atomically
+from mikasa_robo.baselines.files import why_not_writable, write_atomically
 from mikasa_robo.baselines.loggers import provenance
 from mikasa_robo.baselines.spaces import ActionLayout
 from mikasa_robo.env_ids import EnvIdError, split_env_id
@@ -87,6 +88,10 @@ def evaluate_remote(
         name = name if isinstance(name, str) and name.replace("-", "").replace("_", "").isalnum() else "remote"
         out = args.out or default_output(trained.env_id, name[:60])
         require_new_file(out)
+        partial_file = partial_path(out)
+        if problem := why_not_writable(out.parent, lock_path(partial_file).name):
+            raise OptionError(f"--out {out}: {problem}; name another file")
+        stack.enter_context(_sole_evaluation(partial_file))
         num_envs = min(args.num_envs, episodes)
         say(f"making {num_envs} environments of {trained.env_id}")
         try:
@@ -98,7 +103,7 @@ def evaluate_remote(
         trained.sim_backend = simulator_used(trained.sim_backend, env)  # what "auto" stands for depends on the machine
         whole = is_maniskill_task(trained.env_id)
         partial = _Partial(
-            partial_path(out),
+            partial_file,
             trained,
             args.policy or "",
             policy.metadata,
@@ -107,6 +112,13 @@ def evaluate_remote(
             made_by,
         )
         outcomes = partial.read()
+        if outcomes and policy.metadata.get("deterministic") is not True and not whole:
+            print(
+                f"{len(outcomes)} episodes are taken from {partial.path}. Those that were still running are played again, "
+                "and a success ends an episode early. So if the policy draws its actions at random, its success rate will "
+                "be too high: in that case stop this, move the file away and begin again",
+                file=sys.stderr,
+            )
         if outcomes and _text(policy.metadata.get("sha256")) is None:
             print(
                 f"{len(outcomes)} episodes are taken from {partial.path}. {policy.name} names no sha256, so nothing shows "
@@ -121,9 +133,9 @@ def evaluate_remote(
         rounds = play_rounds(policy, env, rest, outcomes, first_seed=FIRST_SEED, device=torch.device("cpu"))
         try:
             for _ in rounds:
-                partial.write(outcomes)
+                partial.keep(outcomes)
         except BaseException as error:
-            kept = partial.write(outcomes)
+            kept = partial.keep(outcomes)
             if isinstance(error, RemotePolicyError):
                 raise RemotePolicyError(f"{error}; {kept}") from error
             if isinstance(error, KeyboardInterrupt):
@@ -139,6 +151,7 @@ def evaluate_remote(
             "training_steps": _integer(policy.metadata.get("training_steps")),
             "args": {"env_id": trained.env_id, "env_kwargs": list(trained.env_kwargs)},
             "summary": result.summary(),
+            **({"attempts": partial.attempts} if partial.attempts > 1 else {}),
         }
         content, out = write_evaluation(out, args, made_by, trained, name, num_envs, [(entry, result)])
         partial.path.unlink(missing_ok=True)
@@ -148,6 +161,43 @@ def evaluate_remote(
 def partial_path(out: Path) -> Path:
     """Where the episodes of an unfinished evaluation are kept."""
     return out.with_name(f"{out.stem}.partial.json")
+
+
+def lock_path(partial: Path) -> Path:
+    """The file that is locked while an evaluation writes to ``partial``."""
+    return partial.with_name(f".{partial.name}.lock")
+
+
+@contextlib.contextmanager
+def _sole_evaluation(partial: Path) -> Iterator[None]:
+    """Be the only evaluation that keeps its episodes in ``partial``; the lock of a process that is killed is released.
+
+    Raises:
+        OptionError: another evaluation does.
+    """
+    path = lock_path(partial)
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise OptionError(
+                f"another evaluation is running that keeps its episodes in {partial}; wait for it, or name another --out"
+            ) from error
+        except OSError:  # some network file systems have no locks
+            pass
+        try:
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # the evaluation that had the lock has removed its file since it was opened
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def _check(args: Args) -> tuple[str, int, CommonArgs]:
@@ -236,6 +286,8 @@ class _Partial:
     ) -> None:
         self.path = path
         self.episodes = episodes
+        self.attempts = 1  # how often an evaluation was begun or continued
+        self._warned = False
         self._of = {
             **served_settings(trained),
             "sim_backend": trained.sim_backend,
@@ -262,6 +314,9 @@ class _Partial:
             outcomes = {
                 int(k): Outcome(**dict(zip(OUTCOME, row, strict=True))) for k, row in content["outcomes"].items()
             }
+            attempts = content.get("attempts", 1)
+            if type(attempts) is not int or attempts < 1:
+                raise ValueError("its number of attempts is not one")
             if not all(0 <= k < self.episodes for k in outcomes):
                 raise ValueError("it has episodes that there are not")
             if not all(_is_plausible(outcome) for outcome in outcomes.values()):
@@ -270,17 +325,32 @@ class _Partial:
             raise OptionError(
                 f"{self.path} is there and cannot be continued ({error}); move it away, or name another --out"
             ) from error
+        self.attempts = attempts + 1
         return outcomes
 
-    def write(self, outcomes: Mapping[int, Outcome]) -> str:
-        """Write the file, unless no episode is over, and return what the user has to know."""
+    def keep(self, outcomes: Mapping[int, Outcome]) -> str:
+        """Write the file, unless no episode is over, and return what the user has to know.
+
+        Where it cannot be written, the evaluation goes on: there may be room when it is written the next time.
+        """
         if not outcomes:
             return "no episode was over"
+        over = f"{len(outcomes)} of {self.episodes} episodes are over"
+        try:
+            self._write(outcomes)
+        except OSError as error:
+            told = f"{over} and cannot be kept in {self.path} ({error.strerror or error})"
+            if not self._warned:
+                self._warned = True
+                print(f"{told}; make room there, or they are lost if this evaluation ends early", file=sys.stderr)
+            return told
+        return f"{over} and kept in {self.path}: the same command goes on"
+
+    def _write(self, outcomes: Mapping[int, Outcome]) -> None:
         rows = {str(k): [getattr(outcomes[k], name) for name in OUTCOME] for k in sorted(outcomes)}
-        content = {"format": PARTIAL_FORMAT, "of": self._of, "outcomes": rows}
+        content = {"format": PARTIAL_FORMAT, "of": self._of, "attempts": self.attempts, "outcomes": rows}
         with mikasa_suite.finish_first():
             write_atomically(self.path, (json.dumps(content) + "\n").encode())
-        return f"{len(outcomes)} of {self.episodes} episodes are over and kept in {self.path}: the same command goes on"
 
 
 def _is_plausible(outcome: Outcome) -> bool:
@@ -290,7 +360,10 @@ def _is_plausible(outcome: Outcome) -> bool:
 
 def _plain(value: Any) -> Any:
     """``value`` as JSON can hold it: arrays and bytes, which metadata need not have, as text."""
-    return json.loads(json.dumps(value, default=str, skipkeys=True))
+    try:
+        return json.loads(json.dumps(value, default=str, skipkeys=True))
+    except RecursionError as error:
+        raise OptionError("the metadata of the server are nested too deeply; send a map of plain values") from error
 
 
 def _text(value: Any) -> str | None:

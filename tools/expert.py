@@ -14,6 +14,7 @@ import tyro
 
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.experts.makers import PolicyName, policy_maker
+from mikasa_robo.terminal import print_error
 
 from .env_ids import OptionError, read_task_kwargs, resolve_env_id
 from .output import require_folder
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = dataclasses.replace(options, env_id=resolve_env_id(options.env_id))
         _check_task(options)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
 
     say("loading the simulator")
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:  # before the episodes, not after them
             require_rendering("--video", drawing_device())
         except RenderingUnavailableError as error:
-            print(error, file=sys.stderr)
+            print_error(error)
             return 2
     make = policy_maker(options.policy, WINDOW if options.k is None else options.k)
     kwargs = read_task_kwargs(options.env_kwargs, REFUSED) | ({"arm": options.arm} if options.arm != "free" else {})
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 options.env_id, make, options.episodes, options.num_envs, options.seed, on_step=progress.step, **kwargs
             )
     except OptionError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     except UnfitPolicyError as error:
         print(f"--policy {options.policy} with --env-id {options.env_id}: {error}", file=sys.stderr)

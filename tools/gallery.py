@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from mikasa_robo.catalog import CATALOG, CameraView
+from mikasa_robo.terminal import print_error
 
 from .cameras import camera_config
 from .env_ids import OptionError, resolve_env_id
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = _chosen(options)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
 
     from mikasa_robo.baselines.files import write_atomically
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_atomically(path, image)
             print(f"{path}: {len(image) / 1000:.0f} kB", flush=True)
     except (OptionError, RenderingUnavailableError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     return 0
 

@@ -31,13 +31,23 @@ class Estimate:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean of ``values``, from the sample standard deviation; None for fewer than two."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    """Standard error of the mean of ``values``, from the sample standard deviation.
+
+    None for fewer than two values, and where one is not finite: then there is none.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def bootstrap_interval(values: Sequence[float]) -> Estimate | None:
-    """Mean of ``values``, one for each run or episode, with its percentile bootstrap interval; None for fewer than two."""
-    return bootstrap_columns(np.asarray(values, dtype=np.float64)[:, None])[0] if len(values) > 1 else None
+    """Mean of ``values``, one for each run or episode, with its percentile bootstrap interval.
+
+    None for fewer than two values, and where one is not finite.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    return bootstrap_columns(np.asarray(values, dtype=np.float64)[:, None])[0]
 
 
 def bootstrap_columns(scores: Scores) -> list[Estimate]:

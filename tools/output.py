@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mikasa_robo.baselines.files import why_not_writable
 from mikasa_robo.partial_files import remove_leftovers
+from mikasa_robo.terminal import print_error
 
 from .env_ids import OptionError
 
@@ -73,7 +73,7 @@ def print_report(make: Callable[[], tuple[Path, bool]], *mistakes: type[Exceptio
     try:
         report, found = make()
     except expected as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     print(report.read_text(encoding="utf-8"))
     print(f"written: {report}, {report.with_suffix('.html').name}")

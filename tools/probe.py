@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from mikasa_robo.terminal import print_error
+
 from .env_ids import OptionError
 from .evaluate import FIRST_SEED, write_new
 from .extras import require_modules
@@ -349,7 +351,7 @@ def check(args: Args) -> Checkpoint:
 
 def output_path(args: Args, checkpoint: Checkpoint) -> Path:
     """Where the JSON file goes; the figure goes beside it."""
-    return args.out or Path(f"probe-{checkpoint.env_id}-{checkpoint.algorithm}.json")
+    return args.out or Path(f"probe-{checkpoint.env_id.replace('/', '-')}-{checkpoint.algorithm}.json")
 
 
 def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:
@@ -479,7 +481,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args.check()
     except OptionError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
 
     say("loading the simulator")
@@ -491,7 +493,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         content, out = _probe_checkpoint(args, ["mikasa", "probe", *argv])
     except (OptionError, CheckpointError, NaNPolicyError, FileNotFoundError, ModuleNotFoundError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     print(describe(content))
     print(f"written: {out}, {out.with_suffix('.png')}")

@@ -16,6 +16,7 @@ import tyro
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.deprecation import deprecated_names
 from mikasa_robo.experts.makers import EARLIER_NAMES, POLICY_NAMES
+from mikasa_robo.terminal import print_error
 
 from .cameras import camera_for
 from .env_ids import OptionError, read_task_kwargs, resolve_env_id
@@ -123,7 +124,8 @@ def record(options: Options, player: PolicyPlayer) -> Iterator[str]:
     with contextlib.closing(env):
         env = _with_overlays(env, options.overlay)
         player.require_fit(env)
-        options.out.mkdir(parents=True, exist_ok=True)
+        for file in options.files():
+            file.parent.mkdir(parents=True, exist_ok=True)  # an ID with a namespace names a folder
         for batch in range(batches):
             seeds = [options.seed + batch * n + i for i in range(n)]
             files = options.files()[batch * n : (batch + 1) * n]
@@ -188,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(options)
     except OptionError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
 
     say("loading the simulator")
@@ -222,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         RenderingUnavailableError,
         VideoError,
     ) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     return 0
 

@@ -183,15 +183,20 @@ def _search(path: Path) -> tuple[list[Path], list[Path]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ``ValueError`` that says what is wrong with the file."""
-    try:
-        if not path.is_file():
-            raise ValueError("not a regular file")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} cannot be read ({error})") from error
+    content = _parse_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
     return content
+
+
+def _parse_json(path: Path) -> Any:
+    """What a JSON file holds. Raises ``ValueError`` that says what is wrong with the file."""
+    try:
+        if not path.is_file():
+            raise ValueError("not a regular file")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} cannot be read ({error})") from error
 
 
 def _scores(summary: dict[str, Any]) -> dict[str, float]:
@@ -322,10 +327,10 @@ def _how_far(folder: Path) -> str:
 def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
     """Read a JSON file of `mikasa eval`. Another kind of file is a problem only if the user has ``named`` it."""
     try:
-        content = _read_json(file)
-        if content.get("format") != EVALUATION_FORMAT:
+        content = _parse_json(file)
+        found = content.get("format") if isinstance(content, dict) else None
+        if found != EVALUATION_FORMAT:
             if named:
-                found = content.get("format")
                 into.problems.append((file, f"its format is {found!r}, not {EVALUATION_FORMAT!r}"))
             return
         how = " (sampled actions)" if content.get("actions") == SAMPLED else ""

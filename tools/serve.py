@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from mikasa_robo.terminal import print_error
+
 from .env_ids import OptionError
 from .extras import require_modules
 from .progress import say
@@ -64,6 +66,10 @@ def make_server(args: Args) -> PolicyServer:
 
     if not 0 <= args.port < 2**16:
         raise OptionError(f"--port {args.port} cannot be used; give one from 0 to 65535")
+    if not args.host.strip():  # which would listen at every address
+        raise OptionError(
+            f"--host {args.host!r} is empty; give 127.0.0.1, or 0.0.0.0 for every address of this machine"
+        )
     if not device_works(args.device):
         raise OptionError(f"--device {args.device} cannot be used here; give cpu, or cuda where there is a GPU")
     import_foreign(args.algorithm, args.network, args.memory)
@@ -75,6 +81,7 @@ def make_server(args: Args) -> PolicyServer:
         "sha256": checkpoint.sha256,
         "seed": checkpoint.args.seed,
         "training_steps": checkpoint.step,
+        "deterministic": True,
         **served_settings(checkpoint.args),
     }
     try:
@@ -98,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         server = make_server(args)
     except (OptionError, CheckpointError, FileNotFoundError, ModuleNotFoundError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
     if args.host not in ("127.0.0.1", "::1", "localhost"):
         print(f"{args.host} may be reached from other machines, and there is no password", file=sys.stderr)

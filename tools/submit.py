@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from mikasa_robo.baselines.option_words import replace_env_kwargs
-from mikasa_robo.terminal import printable
+from mikasa_robo.terminal import print_error, printable
 
 from .env_ids import OptionError
 from .leaderboard import CONTENT_HASH, LEADERBOARD_FORMAT, find_leaderboard_problems, find_problems
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         return _check(content, command)
     except (OptionError, FileNotFoundError, ModuleNotFoundError) as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         return 2
 
 
@@ -93,6 +93,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise OptionError(f"{path} cannot be read ({error}); pass a file that `mikasa eval` wrote") from error
     if not isinstance(content, dict):
         raise OptionError(f"{path} holds no JSON object; pass a file that `mikasa eval` wrote")
+    try:
+        json.dumps(content)
+    except RecursionError as error:  # what can be read cannot always be written
+        raise OptionError(f"{path} is nested too deeply; pass a file that `mikasa eval` wrote") from error
     return content
 
 

@@ -34,6 +34,8 @@ __all__ = ["TRAINING", "Plan", "PlannedRun", "SweepError", "Vocabulary", "read_p
 
 RESERVED = ("env_id", "seed", "run_dir", "resume", "variant")
 """Options of the trainers that a sweep sets itself."""
+MOST_NAME_BYTES = 255
+"""Longest name of a folder on the usual file systems."""
 _NAME = re.compile(r"[A-Za-z0-9.+=-]+(_[A-Za-z0-9.+=-]+)*")
 """Names of variants: parts of the names of folders, which two underscores divide."""
 
@@ -158,6 +160,10 @@ def read_plan(path: Path, words: Vocabulary | None = None) -> Plan:
             raise SweepError(f"{key} is missing; add {words.examples[key]}")
     if not isinstance(content["out"], str) or not content["out"]:
         raise SweepError(f"out = {content['out']!r} is not the name of a folder; write {words.examples['out']}")
+    if "\0" in content["out"] or any(len(os.fsencode(part)) > MOST_NAME_BYTES for part in Path(content["out"]).parts):
+        raise SweepError(
+            f"out = {content['out']!r:.80} is no name that a folder can have; write {words.examples['out']}"
+        )
     tasks, seeds = (
         _list(content, key, kind, words.examples[key]) for key, kind in ((words.tasks, str), ("seeds", int))
     )
@@ -311,6 +317,9 @@ def _check_options(where: str, algorithm: str, options: Mapping[str, Any], task:
     for name in RESERVED:
         if name in options:
             raise SweepError(f"{where}.{name} is set by the sweep itself; remove it")
+    start = options.get("init_from", "")
+    if not isinstance(start, str) or "\0" in start:
+        raise SweepError(f"{where}.init_from = {start!r} is not the name of a policy; write a path in quotes")
     fields = [field.name for field in dataclasses.fields(args_type) if field.name not in RESERVED]
     _refuse_unknown(options, fields, f"{where}.")
     run = PlannedRun(task, algorithm, 0, options)

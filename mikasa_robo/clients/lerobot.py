@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -37,6 +37,8 @@ RAW_NAMES = {"observation.state": "agent_pos", "observation.environment_state": 
 
 
 RESERVED = {
+    "num_envs": "a description is of one environment; leave it out",
+    "num_workers": "a description is of one environment; leave it out",
     "obs_mode": "use obs",
     "obs_layout": "observations are flat; leave it out",
     "render_mode": "use frames",
@@ -232,7 +234,7 @@ class LeRobotVectorEnv(VectorEnv[Any, Any, Any]):
         if self._env is None:
             self._env = self._make_env()
             self._device = self._env.get_wrapper_attr("device")
-        obs, _ = self._env.reset(seed=seed if seed is None or isinstance(seed, int | np.integer) else list(seed))
+        obs, _ = self._env.reset(seed=list(seed) if isinstance(seed, Iterable) else seed)
         nothing = np.zeros(self.num_envs, np.bool_)
         self._obs = self._convert(obs)
         self._terminated, self._truncated = nothing.copy(), nothing.copy()

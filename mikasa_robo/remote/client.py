@@ -80,6 +80,7 @@ class RemotePolicy:
                     close_timeout=1,
                     ping_interval=None,
                     max_size=MOST_ANSWER_BYTES,
+                    address=(host, port),  # so that a redirect to another server is refused
                 )
             )
         except TimeoutError as error:

@@ -95,7 +95,7 @@ def unpack(frame: bytes | str) -> Any:
         Exception
     ) as error:  # msgpack's own, ValueError, TypeError, UnicodeDecodeError, RecursionError: the bytes decide
         raise MessageError(
-            f"a frame of {len(frame)} bytes is not msgpack ({error or type(error).__name__}); pack a map with msgpack"
+            f"a frame of {len(frame)} bytes is not msgpack ({str(error) or type(error).__name__}); pack a map with msgpack"
         ) from error
 
 

@@ -50,6 +50,9 @@ class MikasaEnv(EnvConfig):
     """Arguments of the tasks, such as {"arm": "held"}."""
 
     def __post_init__(self) -> None:
+        for name in ("task", "obs", "frames", "sim_backend", "num_workers"):
+            if name in self.env_kwargs:
+                raise ValueError(f"env_kwargs has {name!r}, which is an option of its own: use --env.{name}")
         descriptions = {
             task: describe_task(task, self.obs, sim_backend=self.sim_backend, **self.env_kwargs)
             for task in task_ids(self.task)
