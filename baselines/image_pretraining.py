@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from .encoder import Encoder, feature_name
 from .encoders import relu_mlp
 from .episodes import Episode
+from .evaluation import in_eval_mode
 from .imitation import OBS, normalized_obs
 from .readouts import OracleReadout
 
@@ -156,6 +157,7 @@ def encode_episode(network: Encoder, episode: Episode) -> Episode:
         image = steps.pop(f"{OBS}{part.name}", None)
         if image is None:  # it has been done
             continue
-        parts = [encoder(frames.to(device), part.scale).cpu() for frames in image.split(MOST_FRAMES)]
+        with in_eval_mode(encoder):  # as in an evaluation
+            parts = [encoder(frames.to(device), part.scale).cpu() for frames in image.split(MOST_FRAMES)]
         steps[f"{OBS}{feature_name(part.name)}"] = torch.cat(parts)
     return steps

@@ -19,6 +19,7 @@ from .arguments import ArgumentError
 from .divergence import diverged
 from .encoder import Encoder
 from .episodes import Episode, EpisodeBuffer, cat_episodes, count_steps
+from .evaluation import in_eval_mode
 from .networks import NetworkPolicy, make_network
 from .protocol import Setup
 from .readouts import CountedReadout, OracleReadout, make_oracle_readout
@@ -363,7 +364,8 @@ class EpisodeLearner:
         if not episodes:
             return {}
         count = float(sum(map(count_steps, episodes)))
-        parts = [self.loss(episodes[k : k + size], count)[1] for k in range(0, len(episodes), size)]
+        with in_eval_mode(self.learner):  # as in an evaluation, and nothing is learnt from these episodes
+            parts = [self.loss(episodes[k : k + size], count)[1] for k in range(0, len(episodes), size)]
         described = self.describe_figures(torch.stack(parts).sum(dim=0).tolist())
         return {f"validation/{name}": value for name, value in described.items()}
 

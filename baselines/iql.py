@@ -33,7 +33,8 @@ from .token_policy import TokenPolicy
 
 __all__ = ["IQL", "Critic", "IQLLearner", "expectile_loss"]
 
-FIGURES = "loss/value", "loss/q", "loss/action", "iql/weight", "iql/value"
+FIGURES = "loss/value", "loss/q", "iql/value", "loss/action", "iql/weight"
+"""The first three are means over all steps, the others over those in which actions are carried out."""
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:
@@ -52,7 +53,7 @@ class Critic(nn.Module):
         super().__init__()
         self.body = body
         inputs = body.head_inputs + body.action.dim
-        self.q = nn.ModuleList(relu_mlp(inputs, body.head_sizes, 1, gain=1.0) for _ in range(2))
+        self.q = nn.ModuleList(relu_mlp(inputs, body.head_sizes, 1) for _ in range(2))
 
     def read(self, episodes: Sequence[Episode], bptt: int) -> Tensor:
         """What the heads see (M, I) at all steps of whole episodes."""
@@ -101,7 +102,8 @@ class IQLLearner(nn.Module):
 def iql_loss(learner: IQLLearner, episodes: Sequence[Episode], count: float, args: IQLArgs) -> tuple[Tensor, Tensor]:
     """What some episodes add to the loss of a minibatch (), with gradients, and to its figures.
 
-    The figures (5,) are `FIGURES`; or (8,), where there is a read-out, with the arguments of `imitation.told_figures`.
+    The figures (7,) are sums for `FIGURES`, the number of steps, and the number of those in which actions are carried out,
+    all divided by ``count``; or (10,), where there is a read-out, with the arguments of `imitation.told_figures`.
 
     Args:
         learner: the networks.
@@ -127,10 +129,12 @@ def iql_loss(learner: IQLLearner, episodes: Sequence[Episode], count: float, arg
     q_loss = (critic.q_values(seen[now], actions) - goal).square().sum() / count
     means = network.actor(network.look(replayed.y, replayed.embedded)[now])
     # Where the arm is held, no action is carried out.
-    weight = weight * steps["carried"][now]
+    carried = steps["carried"][now]
+    weight = weight * carried
     action_loss = (weight * (means - actions).square().mean(dim=-1)).sum() / count
     loss = value_loss + q_loss + action_loss
-    figures = [value_loss, q_loss, action_loss, weight.sum() / count, values[now].sum() / count]
+    figures = [value_loss, q_loss, values[now].sum() / count, action_loss, weight.sum() / count]
+    figures += [loss.new_tensor(len(now) / count), carried.sum() / count]
     if learner.readout is not None:
         known = steps["known"].nonzero().squeeze(1)
         errors, right = learner.readout(replayed.y[known], steps["oracle"][known])
@@ -166,8 +170,9 @@ class IQL(Offline):
             **{f"{OBS}{part}": torch.from_numpy(episode.observations[part or "state"]) for part in parts},
             **{name: torch.cat([value, torch.zeros_like(value[:1])]) for name, value in padded.items()},
             "acted": ~last,
-            # Nothing comes after a success or a mistake; a time limit ends the recording, not the task.
-            "terminal": (torch.arange(length + 1) == length - 1) & episode.terminated,
+            # Nothing comes after a success or a mistake, nor after the time limit, which ends an evaluation, too. The value
+            # of what is observed there is never learnt, so a return that went on with it would have no end.
+            "terminal": torch.arange(length + 1) == length - 1,
         }
 
     def loss(self, episodes: Sequence[Episode], count: float) -> tuple[Tensor, Tensor]:
@@ -180,8 +185,14 @@ class IQL(Offline):
 
     def describe_figures(self, figures: Sequence[float]) -> dict[str, float]:
         """See `EpisodeLearner.describe_figures`."""
-        told = {} if self.learner.readout is None else told_figures(*figures[len(FIGURES) :])
-        return {**dict(zip(FIGURES, figures, strict=False)), **told}
+        sums, (steps, carried), known = (
+            figures[: len(FIGURES)],
+            figures[len(FIGURES) :][:2],
+            figures[len(FIGURES) + 2 :],
+        )
+        counts = [max(count, 1e-9) for count in (steps, steps, steps, carried, carried)]
+        row = {name: total / count for name, total, count in zip(FIGURES, sums, counts, strict=True)}
+        return row | told_figures(*known) if known else row
 
     def state_dict(self) -> dict[str, Any]:
         """See `Offline.state_dict`."""

@@ -253,6 +253,9 @@ def test_episodes_for_validation_are_measured_and_not_learnt(name: str, env: Any
     assert {"validation/loss/action", "validation/loss/oracle", "validation/imitation/oracle_told"} <= found.keys()
     row = algorithm.update(algorithm.rollout(env, {}, None))
     assert found.keys() <= row.keys(), "the log has it"
+    algorithm.network.actor.append(torch.nn.Dropout(0.5))
+    assert algorithm.validate() == algorithm.validate(), "without dropout, as in an evaluation"
+    assert algorithm.network.training
     assert made(name, env, folder).validate() == {}
 
 
@@ -412,7 +415,7 @@ def test_the_loss_by_hand(env: Any, folder: Path) -> None:
     episode = algorithm.buffer.episodes[0]
     length = len(episode["acted"]) - 1
     loss, figures = iql_loss(learner, [episode], 1.0, algorithm.args)
-    value, q, action, weight, mean = figures.tolist()
+    value, q, mean, action, weight, steps, acting = figures.tolist()
     assert value == pytest.approx(length * 0.7 * 0.3**2, rel=1e-4), "the smaller of both Q counts"
     # before the last step the goal is 0.9 x 0.5, at the success 1
     assert q == pytest.approx(2 * ((length - 1) * 0.25**2 + 0.8**2), rel=1e-4)
@@ -425,8 +428,20 @@ def test_the_loss_by_hand(env: Any, folder: Path) -> None:
         "actions are weighted by their advantage"
     )
     assert loss.item() == pytest.approx(value + q + action, rel=1e-5)
+    assert (steps, acting) == (length, carried)
+    # the log has means over the steps that count
+    assert algorithm.describe_figures((figures / 7.0).tolist()) == pytest.approx(
+        {
+            "loss/value": value / length,
+            "loss/q": q / length,
+            "iql/value": 0.5,
+            "loss/action": action / carried,
+            "iql/weight": 2.718281828 ** (2 * 0.3),
+        },
+        rel=1e-4,
+    )
     algorithm.args.most_weight = 1.5
-    assert iql_loss(learner, [episode], 1.0, algorithm.args)[1][3].item() == pytest.approx(1.5 * carried, rel=1e-4)
+    assert iql_loss(learner, [episode], 1.0, algorithm.args)[1][4].item() == pytest.approx(1.5 * carried, rel=1e-4)
 
 
 def test_the_goal_has_the_value_of_the_step_after(env: Any, folder: Path) -> None:
@@ -446,7 +461,8 @@ def test_the_goal_has_the_value_of_the_step_after(env: Any, folder: Path) -> Non
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_only_a_time_limit_is_bootstrapped(env: Any, folder: Path) -> None:
+def test_the_end_of_an_episode_ends_the_return(env: Any, folder: Path) -> None:
+    """Also a time limit: the value of what is observed there is never learnt, and with a clock it would be made up."""
     algorithm = made("iql", env, folder)
     recorded = Dataset.open(folder).read(0)
     assert recorded.terminated
@@ -455,7 +471,8 @@ def test_only_a_time_limit_is_bootstrapped(env: Any, folder: Path) -> None:
     assert (~steps["acted"]).nonzero().flatten().tolist() == [recorded.length]
     assert len(steps["obs/joints"]) == recorded.length + 1
     object.__setattr__(recorded, "terminated", False)
-    assert not algorithm.convert(recorded, env.unwrapped, ("joints",))["terminal"].any()
+    limited = algorithm.convert(recorded, env.unwrapped, ("joints",))
+    assert torch.equal(limited["terminal"], steps["terminal"])
 
 
 def test_the_target_moves_slowly(env: Any, folder: Path) -> None:
