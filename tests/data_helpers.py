@@ -24,6 +24,19 @@ class Lines:
         self._file.close()
 
 
+class episodes(Lines):
+    """Would have the folder of the native episodes."""
+
+
+class Absolute(Lines):
+    """Wants an absolute path."""
+
+    def __init__(self, out: Path, info: DatasetInfo) -> None:
+        if not out.is_absolute():
+            raise ValueError(f"{out} is relative")
+        super().__init__(out, info)
+
+
 class Refuses:
     """Cannot hold any data."""
 

@@ -36,7 +36,7 @@ from mikasa_robo.baselines.networks import RecurrentActorCritic
 from mikasa_robo.baselines.ppo_arguments import PPOMemoryArgs
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.data.checking import count_problems, find_problems
-from mikasa_robo.data.dataset import MANIFEST, Dataset, checksum, export, locked
+from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
 from mikasa_robo.data.episode import DatasetInfo, Episode
 from mikasa_robo.data.formats import FORMATS, FormatError, find_format
 from mikasa_robo.data.recording import draw_noise, record_episodes
@@ -490,6 +490,80 @@ def test_a_broken_episode_is_no_problem_of_a_format(copy: Path, capsys: pytest.C
     assert re.match(r".*00000003\.npz cannot be read", capsys.readouterr().err.splitlines()[-1])
     assert (copy / MANIFEST).read_bytes() == before
     assert len(list((copy / "episodes").iterdir())) == 5
+
+
+def test_native_episodes_are_kept_where_a_format_is_damaged(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without them the format would be all that there is."""
+    argv = ["--format", "data_helpers:Lines", "--no-keep-native"]
+    file = copy / "Lines" / "episodes.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:10])
+    assert collect_into(copy, *argv) == 2
+    assert "Lines/episodes.jsonl has 10 bytes, not" in (told := capsys.readouterr().err)
+    assert "the native episodes are kept" in told
+    file.unlink()
+    assert collect_into(copy, *argv) == 2
+    assert f"{file.parent} has no files; remove it" in capsys.readouterr().err
+    assert len(list(Dataset.open(copy).episodes())) == 5
+    file.parent.rmdir()
+    assert collect_into(copy, *argv) == 0
+    assert file.read_bytes() == whole
+    assert not (copy / "episodes").exists()
+
+
+def test_an_empty_folder_is_no_format_of_a_begun_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, argv = tmp_path / "new", ["--format", "data_helpers:Lines", "--no-keep-native", "--no-states"]
+    break_off(lambda: collect_into(folder, *argv, episodes=2, num_envs=1), Collector, "play", 1)
+    (folder / "Lines").mkdir()
+    capsys.readouterr()
+    assert collect_into(folder, *argv, episodes=2, num_envs=1) == 2
+    assert f"{folder / 'Lines'} has no files; remove it" in capsys.readouterr().err
+    (folder / "Lines").rmdir()
+    assert collect_into(folder, *argv, episodes=2, num_envs=1) == 0
+    assert len((folder / "Lines" / "episodes.jsonl").read_text().splitlines()) == 2
+
+
+def test_only_native_episodes_are_removed(copy: Path) -> None:
+    for name in ("notes.txt", "00000001-mine.npz"):
+        (copy / "episodes" / name).write_text("mine")
+    assert collect_into(copy, "--format", "data_helpers:Lines", "--no-keep-native") == 0
+    assert sorted(path.name for path in (copy / "episodes").iterdir()) == ["00000001-mine.npz", "notes.txt"]
+
+
+def test_a_format_cannot_have_the_folder_of_the_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert collect_into(tmp_path / "new", "--format", "data_helpers:episodes") == 2
+    assert "the folder 'episodes' is that of the native episodes; give the class another" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_writer_gets_an_absolute_path(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ffmpeg "a:1/video.mp4" would be a URL."""
+    monkeypatch.chdir(copy.parent)
+    assert data.main(["export", copy.name, "--format", "data_helpers:Absolute"]) == 0
+
+
+def test_a_dataset_does_not_lie_in_another(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert collect_into(copy / "more") == 2
+    assert f"would lie in the dataset {copy} (manifest.json)" in capsys.readouterr().err
+    assert not (copy / "more").exists()
+
+
+def test_a_task_that_has_changed_is_not_mixed_with_what_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new"
+    break_off(lambda: collect_into(folder, "--no-states", episodes=2, num_envs=1), Collector, "play", 1)
+    begun = json.loads((folder / BEGUN).read_text())
+    before = begun["info"]["instruction"]
+    for name, value in (("instruction", "Touch it."), ("max_episode_steps", 70)):
+        changed = {**begun, "info": {**begun["info"], name: value}}
+        (folder / BEGUN).write_text(json.dumps(changed))
+        capsys.readouterr()
+        assert collect_into(folder, "--no-states", episodes=2, num_envs=1) == 2
+        assert f"was begun where the {name.replace('_', ' ')} was {value!r}, and now it is" in capsys.readouterr().err
+    (folder / BEGUN).write_text(json.dumps(begun))
+    assert collect_into(folder, "--no-states", episodes=2, num_envs=1) == 0
+    assert Dataset.open(folder).info.instruction == before
 
 
 def test_a_file_that_the_system_does_not_read_is_kept(
@@ -980,7 +1054,7 @@ def test_a_checkpoint_and_a_task_of_ones_own(own_task: str, tmp_path: Path, caps
     assert len({row["policy"] for row in dataset.rows()}) == 1
     save_untrained(tmp_path / "p.pt", ENV_ID, 65, obs="state", seed=5)  # another checkpoint of the same name
     assert collect_into(tmp_path / "trained", *argv, episodes=2) == 2
-    assert "was begun with --policy-sha256" in capsys.readouterr().err
+    assert "was begun with another file at --policy" in capsys.readouterr().err
 
     argv = f"--env-id {own_task} --out {tmp_path / 'own'} --episodes 1 --obs state".split()
     assert collect.main(argv) == 0
@@ -1149,6 +1223,9 @@ def test_a_malformed_manifest_is_refused(
         ),
         ({"image_size": [[32, 32]]}, "info has the image_size [[32, 32]]"),
         ({"image_size": "32x"}, "info has the image_size '32x'"),
+        ({"control_freq": 0}, "info has the control_freq 0, which must be at least 1"),
+        ({"max_episode_steps": -1}, "info has the max_episode_steps -1, which must be at least 1"),
+        ({"names": {"actions": [1, 2]}}, "info has the names [1, 2] of 'actions', which must be a list of text"),
     ],
 )
 def test_a_manifest_leads_no_export_out_of_its_folder_or_into_an_error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import json
 import os
 import sys
 import tempfile
@@ -17,9 +18,11 @@ import tyro
 
 import mikasa_suite
 from mikasa_robo.baselines.files import find_policy_file
+from mikasa_robo.data.checking import file_problems
 from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, abort_writer, checksum, export, locked
 from mikasa_robo.data.episode import IMAGE_PARTS, DatasetInfo, name_simulator
 from mikasa_robo.data.formats import FormatError, find_format
+from mikasa_robo.data.manifest import EPISODES
 from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS
 from mikasa_robo.data.store import DataError
 from mikasa_robo.experts.makers import POLICY_NAMES
@@ -132,11 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 begun.remove_dropped()  # it may have been killed before it could
                 if begun.unlisted_formats():  # or before it could checksum a format
                     begun = begun.refresh()
-                begun = _drop_native(begun, options)
+                begun, problems = _drop_native(begun, options)
             lacks_native = options.keep_native and not begun.native
             print(f"{options.out} is complete{', without native episodes (--no-keep-native)' if lacks_native else ''}")
             _report(begun)
-            return 0
+            return _say_problems(problems)
         env_id = resolve_env_id(options.env_id)
         say("loading the simulator")
         from mikasa_robo.baselines.arguments import ArgumentError
@@ -194,7 +197,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
             problems = _export(begun, _missing_formats(begun, options), begun.numbers())
             dataset = begun.refresh()
             if not problems:
-                dataset = _drop_native(dataset, options)
+                dataset, problems = _drop_native(dataset, options)
         _report(dataset)
         return _say_problems(problems)
 
@@ -211,6 +214,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
             begun = _find_begun(options, arguments)  # again: another process may have begun it
             dataset = Dataset.begin(options.out, collector.info, arguments) if begun is None else begun
             _require_same_versions(dataset, collector.info.versions, collector.info.revision)
+            _require_same_task(dataset, collector.info)
             for problem in dataset.remove_broken() if dataset.manifest is None else ():
                 print(f"{problem}; it is recorded again", file=sys.stderr)
             _record(dataset, collector, options)
@@ -286,7 +290,13 @@ def _next_numbers(recorded: Mapping[int, bool], options: Options, most: int) -> 
 # ---------------------------------------------------------------------- formats
 def _missing_formats(dataset: Dataset, options: Options) -> list[str]:
     """The names of the formats that were asked for and are not there. Raises DataError where they cannot be made."""
-    missing = [name for name in options.formats if not (dataset.folder / find_format(name).name).is_dir()]
+    missing = []
+    for name in options.formats:
+        folder = dataset.folder / find_format(name).name
+        if not folder.is_dir():
+            missing.append(name)
+        elif not any(path.is_file() for path in folder.rglob("*")):
+            raise DataError(f"{folder} has no files; remove it, so that the format can be written")
     if missing:
         dataset.require_native()
     return missing
@@ -310,9 +320,23 @@ def _export(dataset: Dataset, names: Sequence[str], numbers: Sequence[int]) -> l
     return problems
 
 
-def _drop_native(dataset: Dataset, options: Options) -> Dataset:
-    """Carry out --no-keep-native where the episodes are still there: an earlier command kept them."""
-    return dataset.drop_native() if dataset.native and not options.keep_native else dataset
+def _drop_native(dataset: Dataset, options: Options) -> tuple[Dataset, list[str]]:
+    """Carry out --no-keep-native where the episodes are still there: an earlier command kept them.
+
+    Returns:
+        The dataset, and what is wrong with the files of the formats that were asked for. Then the episodes are kept: without
+        them these files are all there is.
+    """
+    assert dataset.manifest is not None
+    if not dataset.native or options.keep_native:
+        return dataset, []
+    names = {find_format(name).name for name in options.formats}
+    files = {name: entry for name, entry in dataset.manifest["files"].items() if name.split("/")[0] in names}
+    problems = [
+        f"{dataset.folder / problem}; the native episodes are kept: move that format away, so that it is written anew"
+        for problem in file_problems(dataset, files)
+    ]
+    return (dataset, problems) if problems else (dataset.drop_native(), [])
 
 
 def _say_problems(problems: Sequence[str]) -> int:
@@ -345,10 +369,21 @@ def _check(options: Options) -> None:
     for kind in kinds:
         kind.writer()
     names = [kind.name for kind in kinds]
+    if EPISODES in names:
+        raise OptionError(
+            f"--format {' '.join(options.format)}: the folder {EPISODES!r} is that of the native episodes; give the class "
+            "another name"
+        )
     if len(names) != len({*names}):
         raise OptionError(f"--format {' '.join(options.format)} names a format twice; name each once")
     if not options.keep_native and not names:
         raise OptionError("--no-keep-native would keep nothing: name a --format, or leave it out")
+    for name in (MANIFEST, BEGUN):
+        outer = options.out.absolute().parent
+        if (outer / name).is_file():
+            raise OptionError(
+                f"--out {options.out} would lie in the dataset {outer} ({name}); choose a folder that is in no dataset"
+            )
     require_folder(options.out, longest_name=MANIFEST)
 
 
@@ -368,6 +403,11 @@ def _find_begun(options: Options, arguments: Mapping[str, Any] | None = None) ->
     recorded = _with_one_arm(dataset.arguments)
     for name, asked in (options.arguments() if arguments is None else arguments).items():
         found = recorded.get(name)
+        if name == "policy_sha256" and None not in (found, asked) and found != asked:
+            raise OptionError(
+                f"--out {out} was begun with another file at --policy {options.policy} (its SHA-256 was {found}, and is "
+                f"{asked}); put the former back, or choose another folder"
+            )
         if found != asked:
             raise OptionError(
                 f"--out {out} was begun with --{name.replace('_', '-')} {_word(found)}, not {_word(asked)}; give the "
@@ -403,6 +443,22 @@ def _require_same_versions(dataset: Dataset, versions: Mapping[str, str], revisi
             raise OptionError(
                 f"--out {dataset.folder} was begun with {name} {found}, and now it is {now.get(name)}: the episodes might "
                 "differ; go on with the former, or choose another folder"
+            )
+
+
+def _require_same_task(dataset: Dataset, info: DatasetInfo) -> None:
+    """Raises OptionError where the task is not that of the episodes that are there, such as one of the user's own."""
+
+    def facts(of: DatasetInfo) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(of)))
+        return {name: value for name, value in values.items() if name not in ("versions", "revision")}
+
+    then, now = facts(dataset.info), facts(info)
+    for name, found in then.items():
+        if now[name] != found and not (name == "image_size" and found is None):  # which older versions did not note
+            raise OptionError(
+                f"--out {dataset.folder} was begun where the {name.replace('_', ' ')} was {found!r}, and now it is "
+                f"{now[name]!r}: the task has changed since; go on with the former, or choose another folder"
             )
 
 

@@ -12,7 +12,7 @@ from .dataset import Dataset, checksum
 from .episode import Array, Episode
 from .store import DataError, read_episode
 
-__all__ = ["count_problems", "find_problems", "unlisted_files"]
+__all__ = ["count_problems", "file_problems", "find_problems", "unlisted_files"]
 
 
 def find_problems(dataset: Dataset) -> Iterator[str]:
@@ -26,7 +26,7 @@ def find_problems(dataset: Dataset) -> Iterator[str]:
     try:
         files, native = manifest["files"], manifest["native"]
         all_rows = [*rows, *manifest["left_out"]]
-        yield from _file_problems(dataset, files)
+        yield from file_problems(dataset, files)
         yield from count_problems(dataset)
         shapes: dict[str, tuple[Any, ...]] = {}
         for row in all_rows if native else ():
@@ -46,7 +46,8 @@ def unlisted_files(dataset: Dataset) -> list[str]:
     return [name for name in names if name not in files]
 
 
-def _file_problems(dataset: Dataset, files: Mapping[str, Any]) -> Iterator[str]:
+def file_problems(dataset: Dataset, files: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with ``files``, entries of the manifest by name: whether they are there, with the checksums of it."""
     for name, entry in files.items():
         path = dataset.folder / name
         try:

@@ -267,9 +267,16 @@ class Dataset:
         return dropped
 
     def remove_dropped(self) -> None:
-        """Remove the native episodes where the manifest says that they are not kept."""
-        if not self.native:
-            shutil.rmtree(self.folder / EPISODES, ignore_errors=True)
+        """Remove the native episodes where the manifest says that they are not kept; nothing else, which may be a user's."""
+        place = self.folder / EPISODES
+        if self.native or not place.is_dir():
+            return
+        for path in place.glob("[0-9]*.npz"):
+            if path.stem.isdecimal() and self.path(int(path.stem)) == path:
+                path.unlink()
+        remove_leftovers(place)
+        with contextlib.suppress(OSError):  # there is something else
+            place.rmdir()
 
     def refresh(self) -> Dataset:
         """Write the manifest anew, after a format was added or moved away.
@@ -399,7 +406,8 @@ def export(dataset: Dataset, kind: DataFormat, numbers: Sequence[int]) -> Path:
         raise DataError(f"{target} exists already; move it away to write it anew")
     if dataset.manifest is not None and kind.name in dataset.manifest["formats"]:
         dataset.refresh()  # the folder of that name was moved away: its checksums are not those of the new one
-    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=dataset.folder) as place:
+    # absolute: to ffmpeg, a colon in a relative path ends the name of a protocol
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=dataset.folder.absolute()) as place:
         out = Path(place) / kind.name
         writer = kind.writer()(out, dataset.info)
         try:

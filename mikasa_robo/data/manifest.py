@@ -101,6 +101,12 @@ def _why_unsafe(info: Mapping[str, Any]) -> str | None:
         return f"info has the env_id {_short(info['env_id'])}, which must be an ID of Gymnasium's"
     if info["split"] not in SPLITS:
         return f"info has the split {_short(info['split'])}, which must be one of {', '.join(SPLITS)}"
+    for name in ("control_freq", "max_episode_steps"):
+        if info[name] < 1:
+            return f"info has the {name} {info[name]}, which must be at least 1"
+    for key, names in info["names"].items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return f"info has the names {_short(names)} of {_short(key)}, which must be a list of text"
     for camera in info["cameras"]:
         if not isinstance(camera, str) or not _is_file_name(camera):
             return f"info has the camera {_short(camera)}, which must be a name without slashes"
