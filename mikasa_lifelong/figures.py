@@ -72,7 +72,7 @@ def radar_scores(cells: Mapping[str, Mapping[str, float]], better: Mapping[str, 
     scores = {}
     for name, by_learner in cells.items():
         values = list(by_learner.values())
-        if any(map(math.isnan, values)):
+        if not values or any(map(math.isnan, values)):
             continue
         low, high = min(values), max(values)
         scores[name] = {

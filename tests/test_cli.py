@@ -76,7 +76,7 @@ def test_list_puts_everything_into_columns(capsys: pytest.CaptureFixture[str]) -
     by_id = dict(zip(CATALOG, rows, strict=True))
     assert " 15/5 " in by_id["ChainOfColors3-v0"]
     assert " always on view " in by_id["InterceptSlow-v0"]
-    assert " hidden until stopped " in by_id["InterceptFastHidden-v0"]
+    assert " hidden until slowed " in by_id["InterceptFastHidden-v0"]
     assert " 120 (held 150) " in by_id["ChainOfColors5-v0"]
     assert "(7)" in by_id["BunchOfColors7-v0"]
 

@@ -174,6 +174,7 @@ def test_radar_and_curves_show_what_was_measured() -> None:
     cells = {"PER": {"a": 0.5, "b": 0.75, "c": 1.0}, "MEM": {"a": 1.0, "b": 2.0, "c": 5.0}, "FWT": {"a": math.nan}}
     scores = radar_scores(cells, {"PER": True, "MEM": False, "FWT": True})
     assert scores == {"PER": {"a": 0, "b": 0.5, "c": 1}, "MEM": {"a": 1, "b": 0.75, "c": 0}}
+    assert radar_scores({"PER": {}}, {"PER": True}) == {}, "no learner has all streams"
     stages, values = task_curve(record(), 1)
     assert stages == [0, 1, 1.5, 2, 3]
     assert values == [0.1, 0.1, 0.9, 0.9, 0.6], "after a stage counts what was measured after its consolidation"

@@ -284,7 +284,7 @@ def _phases(row: TaskSpec) -> str:
     blank = row.kwargs.get("blank_steps", 0)
     if not blank:
         return "always on view"
-    return "hidden until stopped" if BLANK_START + blank >= row.horizon else f"hidden for {blank}"
+    return "hidden until slowed" if BLANK_START + blank >= row.horizon else f"hidden for {blank}"
 
 
 def _cells(row: TaskSpec) -> tuple[str, ...]:
