@@ -185,11 +185,8 @@ class IQL(Offline):
 
     def describe_figures(self, figures: Sequence[float]) -> dict[str, float]:
         """See `EpisodeLearner.describe_figures`."""
-        sums, (steps, carried), known = (
-            figures[: len(FIGURES)],
-            figures[len(FIGURES) :][:2],
-            figures[len(FIGURES) + 2 :],
-        )
+        n = len(FIGURES)
+        sums, (steps, carried), known = figures[:n], figures[n : n + 2], figures[n + 2 :]
         counts = [max(count, 1e-9) for count in (steps, steps, steps, carried, carried)]
         row = {name: total / count for name, total, count in zip(FIGURES, sums, counts, strict=True)}
         return row | told_figures(*known) if known else row
