@@ -499,9 +499,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "iql-bootstraps-from-an-end",
         "baselines/iql.py",
-        "(torch.arange(length + 1) == length - 1) & episode.terminated",
-        "(torch.arange(length + 1) == length) & episode.terminated",
-        ("tests/test_offline.py::test_only_a_time_limit_is_bootstrapped",),
+        '"terminal": torch.arange(length + 1) == length - 1',
+        '"terminal": torch.arange(length + 1) == length',
+        ("tests/test_offline.py::test_the_end_of_an_episode_ends_the_return",),
     ),
     Mutation(
         "iql-larger-of-two-values",
