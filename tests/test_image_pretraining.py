@@ -154,6 +154,15 @@ def test_fixed_encoders_are_not_changed_by_other_steps() -> None:
     assert all(weight.grad is not None for weight in network.actor.parameters())
 
 
+def test_features_are_those_of_an_evaluation() -> None:
+    """Without dropout, for an encoder that has some."""
+    network = policy()
+    network.images[0].register_forward_hook(lambda part, seen, y: torch.nn.functional.dropout(y, 0.5, part.training))
+    first, second = (encode_episode(network, episodes(1)[0])[f"obs/{feature_name('rgb')}"] for _ in range(2))
+    assert torch.equal(first, second)
+    assert network.images[0].training
+
+
 def test_without_an_action_that_counts_there_is_nothing_to_learn() -> None:
     network = policy()
     shown = episodes(2)

@@ -34,7 +34,7 @@ from mikasa_robo.baselines.registry import use_memory
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.catalog import CATALOG
 from mikasa_robo.tools import cli, gallery, playing, record, record_gymnasium
-from mikasa_robo.tools.playing import UnsuitablePolicyError, load_player, play
+from mikasa_robo.tools.playing import CheckpointPlayer, UnsuitablePolicyError, load_player, play
 from mikasa_robo.tools.record import HOLD, Options
 from mikasa_robo.video import VideoError, VideoWriter, tile_images, write_tiled_video, write_video
 
@@ -767,3 +767,24 @@ def test_record_and_gallery_draw(
     with Image.open(old) as image:
         assert image.size == (64, 64)
         assert getattr(image, "n_frames", 1) >= 3
+
+
+def test_a_policy_that_draws_gets_the_seeds_of_its_episodes_and_nan_is_found_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mikasa collect` and `record` begin episodes in the same way."""
+    asked: list[Any] = []
+    policy = SimpleNamespace(
+        on_episode_start=lambda: asked.append("start"),
+        seed_episodes=asked.append,
+        act=lambda obs: obs + 1.0,
+        require_no_nan=lambda: asked.append("no NaN"),
+    )
+    monkeypatch.setattr(playing, "make_policy", lambda checkpoint, network: policy)
+    player = CheckpointPlayer(save_untrained(tmp_path / "p.pt", "RememberColor3-v0", 65, obs="state"))
+    act = player.begin(seeds=[3, 4])
+    assert torch.equal(act(torch.zeros(2, 1)), torch.ones(2, 1))
+    assert asked == ["start", [3, 4], "no NaN"]
+    asked.clear()
+    player.begin()
+    assert asked == ["start"], "there are no seeds to tell"

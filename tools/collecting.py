@@ -25,8 +25,6 @@ from .env_ids import OptionError
 from .playing import CheckpointPlayer, EnvSettings, make_player_env
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .collect import Options
 
 __all__ = ["Collector"]
@@ -144,17 +142,8 @@ class Collector:
 
     def _prepare_checkpoint(self, player: CheckpointPlayer) -> Callable[[Sequence[int]], Act]:
         def start(seeds: Sequence[int]) -> Act:
-            policy: Any = player.make_policy(self.task.device)
-            if (seed_episodes := getattr(policy, "seed_episodes", None)) is not None:
-                seed_episodes(seeds)
-            require_no_nan = getattr(policy, "require_no_nan", lambda: None)
-
-            def act(obs: Any, info: Mapping[str, Any]) -> Tensor:
-                action: Tensor = policy.act(self._policy_view(obs))
-                require_no_nan()
-                return action
-
-            return act
+            act = player.begin(self.task.device, seeds)
+            return lambda obs, info: act(self._policy_view(obs))
 
         return start
 

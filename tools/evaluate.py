@@ -212,9 +212,9 @@ def output_path(args: Args, first: Checkpoint) -> Path:
     return args.out or default_output(first.env_id, first.algorithm + changes)
 
 
-def default_output(env_id: str, algorithm: str) -> Path:
-    """The default name of the file."""
-    return Path(f"eval-{env_id.replace('/', '-')}-{algorithm}.json")
+def default_output(env_id: str, algorithm: str, command: str = "eval") -> Path:
+    """The default name of the file; an ID with a namespace is to name no folder."""
+    return Path(f"{command}-{env_id.replace('/', '-')}-{algorithm}.json")
 
 
 def figures(result: Evaluation, metric: str) -> list[float]:

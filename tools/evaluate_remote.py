@@ -112,19 +112,9 @@ def evaluate_remote(
             made_by,
         )
         outcomes = partial.read()
-        if outcomes and policy.metadata.get("deterministic") is not True and not whole:
-            print(
-                f"{len(outcomes)} episodes are taken from {partial.path}. Those that were still running are played again, "
-                "and a success ends an episode early. So if the policy draws its actions at random, its success rate will "
-                "be too high: in that case stop this, move the file away and begin again",
-                file=sys.stderr,
-            )
-        if outcomes and _text(policy.metadata.get("sha256")) is None:
-            print(
-                f"{len(outcomes)} episodes are taken from {partial.path}. {policy.name} names no sha256, so nothing shows "
-                "that they are of the same policy; if they are not, stop this, move the file away and begin again",
-                file=sys.stderr,
-            )
+        if outcomes and (doubts := _doubts(policy, whole)):
+            told = f"{len(outcomes)} episodes are taken from {partial.path}. {' '.join(doubts)}"
+            print(f"{told} In that case stop this, move the file away and begin again", file=sys.stderr)
         _bind(policy, env)
         rest = [k for k in range(episodes) if k not in outcomes]
         if whole:
@@ -256,6 +246,24 @@ def _require_agreement(policy: RemotePolicy, settings: Mapping[str, Any]) -> Non
             if wanted
             else f"{option} {given}: {policy.name} says that its policy is for none; leave it out"
         )
+
+
+def _doubts(policy: RemotePolicy, whole: bool) -> list[str]:
+    """When episodes of an earlier attempt should not count, as sentences.
+
+    Args:
+        policy: of the server.
+        whole: whether rounds are played again as a whole.
+    """
+    doubts = []
+    if policy.metadata.get("deterministic") is not True and not whole:
+        doubts.append(
+            "Those that were still running are played again, and a success ends an episode early: if the policy draws its "
+            "actions at random, its success rate will be too high."
+        )
+    if _text(policy.metadata.get("sha256")) is None:
+        doubts.append(f"{policy.name} names no sha256: they may be of another policy.")
+    return doubts
 
 
 def _bind(policy: RemotePolicy, env: Any) -> None:

@@ -16,8 +16,6 @@ from torch import Tensor
 from mikasa_robo.baselines.arguments import read_env_kwargs
 from mikasa_robo.baselines.environments import choose_obs_mode, is_robot_task, make_training_env
 from mikasa_robo.baselines.evaluation import find_horizon
-from mikasa_robo.baselines.networks import NetworkPolicy
-from mikasa_robo.baselines.protocol import Policy
 from mikasa_robo.baselines.spaces import ObservationLayout
 from mikasa_robo.experts.evaluation import PolicyMaker
 from mikasa_robo.experts.makers import POLICY_NAMES, policy_maker
@@ -162,21 +160,28 @@ class CheckpointPlayer:
     def start(self, env: gym.Env[Any, Any]) -> Act:
         """See `PolicyPlayer`."""
         self.require_fit(env)
-        policy = self.make_policy(env.unwrapped.device)  # type: ignore[attr-defined]
+        act = self.begin(env.unwrapped.device)  # type: ignore[attr-defined]
+        return lambda obs, info: act(obs)
 
-        def act(obs: Any, info: Mapping[str, Any]) -> Tensor:
-            action = policy.act(obs)
-            if isinstance(policy, NetworkPolicy):
-                policy.require_no_nan()  # at each step: the images of a video make the host wait anyway
+    def begin(self, device: torch.device | str = "cpu", seeds: Sequence[int] | None = None) -> Callable[[Any], Tensor]:
+        """Begin new episodes, and return what acts on their observations.
+
+        Args:
+            device: of the observations.
+            seeds: of the episodes, for a policy that draws random numbers; see `baselines.protocol.Policy`.
+        """
+        policy: Any = make_policy(self.checkpoint, self.network.to(device))
+        policy.on_episode_start()
+        if seeds is not None and hasattr(policy, "seed_episodes"):
+            policy.seed_episodes(seeds)
+        require_no_nan = getattr(policy, "require_no_nan", lambda: None)
+
+        def act(obs: Any) -> Tensor:
+            action: Tensor = policy.act(obs)
+            require_no_nan()  # at each step: images and recorded actions make the host wait anyway
             return action
 
         return act
-
-    def make_policy(self, device: torch.device | str = "cpu") -> Policy:
-        """The policy, as new episodes begin."""
-        policy = make_policy(self.checkpoint, self.network.to(device))
-        policy.on_episode_start()
-        return policy
 
 
 def load_player(policy: str, memory: str | None = None) -> ScriptedPlayer | CheckpointPlayer:

@@ -23,7 +23,7 @@ import tyro
 from mikasa_robo.terminal import print_error
 
 from .env_ids import OptionError
-from .evaluate import FIRST_SEED, write_new
+from .evaluate import FIRST_SEED, default_output, write_new
 from .extras import require_modules
 from .output import require_new_files
 from .progress import Progress, say
@@ -351,7 +351,7 @@ def check(args: Args) -> Checkpoint:
 
 def output_path(args: Args, checkpoint: Checkpoint) -> Path:
     """Where the JSON file goes; the figure goes beside it."""
-    return args.out or Path(f"probe-{checkpoint.env_id.replace('/', '-')}-{checkpoint.algorithm}.json")
+    return args.out or default_output(checkpoint.env_id, checkpoint.algorithm, "probe")
 
 
 def probe_checkpoint(args: Args, command: Sequence[str] = ()) -> dict[str, Any]:

@@ -75,8 +75,7 @@ class CheckpointActor:
             raise UnsuitablePolicyError(
                 f"--policy {checkpoint.path} was trained on {checkpoint.env_id}, which has other observations or actions"
             )
-        policy = self._player.make_policy()
-        return policy.act
+        return self._player.begin(seeds=[seed])
 
 
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):
