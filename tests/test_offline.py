@@ -493,7 +493,7 @@ def test_the_target_moves_slowly(env: Any, folder: Path) -> None:
 def test_training_learns(name: str, env: Any, folder: Path) -> None:
     algorithm = made(name, env, folder, learning_rate=3e-3)
     algorithm.network.update_normalizer(algorithm.rollout(env, {}, None).obs)
-    figures = [algorithm.describe_steps(algorithm.take_steps(12)) for _ in range(3)]
+    figures = [algorithm.describe_steps(algorithm.take_steps(12)) for _ in range(6)]
     assert figures[-1]["loss/action"] < 0.5 * figures[0]["loss/action"]
     if name == "iql":
         assert figures[-1]["loss/q"] < 0.5 * figures[0]["loss/q"]
