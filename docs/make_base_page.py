@@ -1,7 +1,9 @@
-"""Writes docs/base.md, the page of the small memory environments, from their registry, and draws their pictures.
+"""Writes docs/base.md, the page of the small memory environments, and draws their pictures.
 
-    python docs/make_base_page.py             # the page
-    python docs/make_base_page.py --pictures  # and docs/pictures/base/<family>.png, for those that show images
+The page is made from the registry and from the docstrings of the classes.
+
+    python -m docs.make_base_page             # the page
+    python -m docs.make_base_page --pictures  # and docs/pictures/base/<family>.png, for those that show images
 
 A picture shows an episode of the agent with perfect memory (of random actions where there is none): its start and two
 moments later on.
@@ -9,6 +11,7 @@ moments later on.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ import numpy as np
 import tyro
 from PIL import Image
 
+from docs.docstrings import docstring_of, labelled, to_markdown
 from mikasa_base.agents.agent import RandomAgent
 from mikasa_base.factory import missing_dependency
 from mikasa_base.registry import ENV_IDS, ROWS, EnvRow, load
@@ -35,7 +39,7 @@ COLORS = 64  # a palette keeps the files small
 
 HEAD = f"""# Small memory environments
 
-<!-- Written by docs/make_base_page.py from mikasa_base/rows.py and popgym_rows.py: edit these and run it again. -->
+<!-- Written by docs/make_base_page.py from mikasa_base/rows.py, popgym_rows.py and the docstrings: edit these. -->
 
 `import mikasa_base` registers {len(ENV_IDS)} environment IDs of {len(ROWS)} families with Gymnasium;
 `mikasa list --suite base` prints them, and `--memory` and `--tier` filter the list. They need numpy and Gymnasium. A family
@@ -62,11 +66,15 @@ maximum number of steps of an episode. *Perfect* and *memoryless* are mean score
 (`mikasa_base/agents/`): one remembers every observation, the other uses only the current one. Scores are mean returns, or
 success rates where they are marked with %. A dash means that the score is not known.
 
+Spaces are Gymnasium's; `float32 (N,)` is a Box of N numbers. Every environment also takes `render_mode="rgb_array"`.
+
 [results/base_memory_need.md](results/base_memory_need.md) (`python benchmarks/base_memory_need.py`) lists the measured
 scores of these agents and of random actions. [results/base_speed.md](results/base_speed.md)
 (`python benchmarks/base_speed.py`) lists steps per second of single environments and of batches.
 """
 
+LINKS = {row.entry_point.partition(":")[2]: f"#{row.name.lower()}" for row in ROWS}
+"""Where the page describes a class."""
 TIERS = {"diagnostic": "Diagnostic tier: vectors", "complex": "Complex tier: images"}
 
 
@@ -110,7 +118,11 @@ def section(row: EnvRow) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     if row.weak:
         lines += ["", f"**A weak test of memory**: {row.weak}"]
-    return "\n".join([*lines, "", f"Source: {row.source}."])
+    doc = docstring_of(row.entry_point)
+    lines += ["", to_markdown(doc, LINKS, without_arguments=("render_mode",))]
+    if not re.search(r"\d{4}", labelled(doc, "Source")):  # no publication: it says "of the same", or nothing
+        lines += ["", f"Source: {row.source}."]
+    return "\n".join(lines)
 
 
 def overview(rows: Sequence[EnvRow]) -> str:

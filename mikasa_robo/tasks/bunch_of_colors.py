@@ -13,7 +13,7 @@ class BunchOfColors(RecallColors):
     Randomisations: the target colours, n different ones of nine, uniform; their order side by side; the nine cubes'
     places, a permutation of the places in a 3 x 3 grid in the middle of the table, 0.09 m apart and jittered by
     ±0.006 m in x and y; the joints of the arm at the start, N(0, 0.02 rad).
-    Success, failure and oracle: see `RecallColors`.
+    Success, failure, oracle and dense reward: see `RecallColors`.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120.
     """
 

@@ -30,6 +30,7 @@ class RecallColors(ChoiceTask):
     Failure: a cube that is no target was touched for as long in total (shorter taps of the same cube add up), or a target
     was held for as long a second time while others are missing or, where the order matters, out of order.
     Oracle: (N, n) int64, indices of the target colours in the order shown (from the left if they are shown at once).
+    Dense reward: see `ChoiceTask`.
 
     Args:
         n: number of targets, 2 to 8; in ChainOfColors, where their order has to be remembered, 2 to 9.

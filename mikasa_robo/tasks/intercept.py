@@ -71,6 +71,7 @@ class Intercept(RollingBallTask[InterceptState]):
 
     Task: a red ball (radius 0.02 m) rolls past the robot, mostly along +y; a disc (radius 0.1 m) marks the goal. The
     robot has to stop the ball and move it to the disc: untouched it rolls past or through the disc and off the table.
+    With ``blank_steps`` the ball is hidden on its way: see `RollingBallTask`.
     Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
     medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; disc y ∈ ±0.2 m; the arm's start.
     Success: the ball's centre is within 0.1 m of the disc's in x and y, within 0.01 m of the height at which it rolls,

@@ -48,7 +48,8 @@ def sample_ball(u: Uniforms, ranges: RollRanges) -> InterceptGrabState:
 class InterceptGrab(RollingBallTask[InterceptGrabState]):
     """Catch a rolling ball and lift it.
 
-    Task: a red ball (radius 0.02 m) rolls past the robot, mostly along +y, and, untouched, off the table.
+    Task: a red ball (radius 0.02 m) rolls past the robot, mostly along +y, and, untouched, off the table. With
+    ``blank_steps`` the ball is hidden on its way: see `RollingBallTask`.
     Randomisations: ball's start x ∈ -0.2 ± 0.15 m, y ∈ [-0.9, -0.65] m; velocity v_y ∈ [0.25, 0.5] slow, [0.5, 0.75]
     medium, [0.75, 1] m/s fast, v_x ∈ [0, 0.05] m/s, all uniform; the arm's start.
     Success: both fingers touch the ball, its lowest point is more than 0.02 m above the table, it is at rest (slower

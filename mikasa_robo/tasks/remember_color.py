@@ -22,6 +22,7 @@ class RememberColor(RememberTask):
     radius 0.62 ± 0.02 m around the robot's base; the joints of the arm at the start, N(0, 0.02 rad).
     Success: the cube of the target colour was touched for 0.1 s and the robot is static (joint speeds below 0.2 rad/s).
     Failure: another cube was touched for 0.1 s in total; shorter taps of the same cube add up.
+    Oracle and dense reward: see `RememberTask`.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60.
     """
 

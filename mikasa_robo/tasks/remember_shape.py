@@ -21,7 +21,7 @@ class RememberShape(RememberTask):
     shapes (cube, sphere, cylinder, cross, torus, star, pyramid, T-shape, crescent), all of them blue.
     Randomisations: the target shape, uniform among ``n``; the objects' places, a permutation of ``n`` places in an arc of
     radius 0.62 ± 0.02 m around the robot's base; the joints of the arm at the start, N(0, 0.02 rad).
-    Success, failure and oracle: see `RememberTask`.
+    Success, failure, oracle and dense reward: see `RememberTask`.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 9, T = 60. Ours: all objects are blue.
     """
 

@@ -27,9 +27,10 @@ class RememberShapeAndColor(ChoiceTask):
     Randomisations: the target pair, uniform; the objects' places, a permutation of the places in an arc of radius
     0.62 ± 0.02 m around the robot's base (more than nine objects: a second arc 0.13 m nearer); the joints of the arm at
     the start, N(0, 0.02 rad).
-    Success: the object of the target pair was touched for 0.1 s and the robot is static. Failure: another object was
-    touched for 0.1 s in total; shorter taps of the same object add up.
+    Success: the object of the target pair was touched for 0.1 s and the robot is static.
+    Failure: another object was touched for 0.1 s in total; shorter taps of the same object add up.
     Oracle: (N, 2) int64, index of the target shape, index of the target colour.
+    Dense reward: see `ChoiceTask`.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3x2, 3x3 and 5x3, T = 60.
 
     Args:

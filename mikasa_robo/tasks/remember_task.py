@@ -16,6 +16,7 @@ class RememberTask(ChoiceTask):
     Success: the target was touched (contact force above 0.05 N in 2 control steps in a row) and the robot is static.
     Failure: another object was touched for as long in total; shorter taps of the same object add up.
     Oracle: (N, 1) int64, index of the target.
+    Dense reward: see `ChoiceTask`.
 
     Args:
         n: number of candidates, 2 to 9.

@@ -183,9 +183,9 @@ class Rotate(MemoryEnv[RotateState]):
     to point the prompted angle from where it pointed in the cue; as the ends look alike, either may. What remains to be
     turned is uniform between 0.2 and π/2 rad and either way equally often, whatever the prompt and the pose at which the
     peg came back. So a guess succeeds in 0.2 / (π - 0.4) = 7.3 % of episodes.
-    Success: the long axis is within 0.1 rad of that direction, the rest as above. Failure: peg and robot rest while the
-    long axis is more than 0.1 rad from where it came back, and not at its goal. Oracle: what remains to be turned the
-    shorter way, in [-π/2, π/2).
+    Success: the long axis is within 0.1 rad of that direction, the rest as above.
+    Failure: peg and robot rest while the long axis is more than 0.1 rad from where it came back, and not at its goal.
+    Oracle: what remains to be turned the shorter way, in [-π/2, π/2).
 
     Dense reward: ``progress`` is 0.1 for a peg that lies where it lay, however small the angle is, 1 at the target, and
     falls on both sides: beyond the target, and where the peg is turned the wrong way (`rewards.progress`). ``align`` pays

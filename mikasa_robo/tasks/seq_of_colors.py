@@ -11,7 +11,7 @@ class SeqOfColors(RecallColors):
     Task: t < 5n: ``n`` cubes (half size 0.02 m), each alone in the middle of the table for 5 steps.
     5n ≤ t < 5n + 5: nothing. From then on: nine cubes, one of each colour of the palette.
     Randomisations: as in `BunchOfColors`, with the order in which the colours are shown.
-    Success, failure and oracle: see `RecallColors`.
+    Success, failure, oracle and dense reward: see `RecallColors`.
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E; modes 3, 5 and 7, T = 120; T is longer with
     ``arm="held"``, see `RecallColors`.
     """
