@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import hashlib
 import io
 import logging
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from mikasa_robo.locks import take_lock
 from mikasa_robo.partial_files import remove_leftovers
 
 from .arguments import ArgumentError
@@ -72,13 +72,13 @@ def sole_writer(run_dir: Path) -> Iterator[None]:
     folder = os.open(run_dir, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = take_lock(folder)
         except BlockingIOError as error:
             raise FileExistsError(
                 f"{run_dir}: another process is training in this folder; wait until it ends or stop it, then use --resume"
             ) from error
-        except OSError as error:  # some network file systems have no locks
-            log.warning("%s cannot be locked (%s): make sure that only one process trains there", run_dir, error)
+        if not is_locked:
+            log.warning("%s: its file system has no locks; make sure that only one process trains there", run_dir)
         remove_leftovers(run_dir)
         yield
     finally:

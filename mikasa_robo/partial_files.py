@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from mikasa_robo.locks import take_lock
+
 __all__ = ["PREFIX", "PartialFile", "remove_leftovers"]
 
 PREFIX = ".mikasa-partial-"
@@ -92,9 +94,9 @@ def remove_leftovers(folder: Path) -> list[Path]:
             with contextlib.suppress(OSError):  # another process was faster, or is still writing
                 handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-                    removed.append(path)
+                    if take_lock(handle):
+                        path.unlink()
+                        removed.append(path)
                 finally:
                     os.close(handle)
     return removed

@@ -39,6 +39,7 @@ from mikasa_robo.data.checking import count_problems, find_problems
 from mikasa_robo.data.dataset import BEGUN, MANIFEST, Dataset, checksum, export, locked
 from mikasa_robo.data.episode import DatasetInfo, Episode
 from mikasa_robo.data.formats import FORMATS, FormatError, find_format
+from mikasa_robo.data.manifest import EPISODES
 from mikasa_robo.data.recording import draw_noise, record_episodes
 from mikasa_robo.data.replaying import replay
 from mikasa_robo.data.seeds import SPLIT_SIZE, SPLITS, split_seeds
@@ -639,7 +640,7 @@ def test_check_finds_bad_numbers(copy: Path) -> None:
     bad = dataclasses.replace(episode, rewards=rewards, observations={"joints": joints}, success=False)
     write_episode(dataset.path(1), bad)
     (copy / MANIFEST).write_text(json.dumps({**json.loads((copy / MANIFEST).read_text()), "files": {}}))
-    manifest = Dataset.open(copy).refresh()
+    manifest = Dataset.open(copy).refresh([EPISODES])
     problems = list(find_problems(manifest))
     for part in (
         "has the success False, and the manifest says True",
@@ -1420,6 +1421,23 @@ def test_an_export_that_was_killed_gets_checksums(
         assert Dataset.open(folder).unlisted_formats() == []
         assert "Lines/episodes.jsonl" in json.loads((folder / MANIFEST).read_text())["files"]
         assert data.main(["check", str(folder)]) == 0
+
+
+def test_a_folder_of_the_users_own_is_no_format(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither an export nor a collection lists it, so it can change; a check says that nobody knows its files."""
+    (copy / "notes").mkdir()
+    (copy / "notes" / "today.txt").write_text("mine")
+    shutil.rmtree(copy / "Lines")
+    assert data.main(["export", str(copy), "--format", "data_helpers:Lines"]) == 0
+    assert collect_into(copy, "--format", "data_helpers:Lines") == 0
+    manifest = Dataset.open(copy).manifest
+    assert manifest is not None
+    assert manifest["formats"] == ["Lines"]
+    assert not [name for name in manifest["files"] if name.startswith("notes")]
+    assert Dataset.open(copy).unlisted_formats() == ["notes"]
+    capsys.readouterr()
+    assert data.main(["check", str(copy)]) == 1
+    assert "not in the manifest: notes/today.txt" in capsys.readouterr().out
 
 
 def test_show_and_export_refuse_a_folder_that_is_read_only(

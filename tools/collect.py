@@ -133,8 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if begun is not None and begun.manifest is not None and not _missing_formats(begun, options):
             with locked(options.out):
                 begun.remove_dropped()  # it may have been killed before it could
-                if begun.unlisted_formats():  # or before it could checksum a format
-                    begun = begun.refresh()
+                names = [find_format(name).name for name in options.formats]
+                if {*names} & {*begun.unlisted_formats()}:  # or before it could checksum a format
+                    begun = begun.refresh(names)
                 begun, problems = _drop_native(begun, options)
             lacks_native = options.keep_native and not begun.native
             print(f"{options.out} is complete{', without native episodes (--no-keep-native)' if lacks_native else ''}")
@@ -195,7 +196,7 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
     if begun is not None and begun.manifest is not None:
         with locked(options.out):
             problems = _export(begun, _missing_formats(begun, options), begun.numbers())
-            dataset = begun.refresh()
+            dataset = begun.refresh([find_format(name).name for name in options.formats])
             if not problems:
                 dataset, problems = _drop_native(dataset, options)
         _report(dataset)
@@ -221,7 +222,11 @@ def collect(options: Options, make_collector: Callable[[int], Collector], comman
             chosen, left_out = dataset.select(options.episodes)
             problems = _export(dataset, _missing_formats(dataset, options), chosen)
             native = options.keep_native or bool(problems)
-            dataset = dataset.complete(chosen, left_out, provenance(["mikasa", "collect", *command]), native)
+            facts, names = (
+                provenance(["mikasa", "collect", *command]),
+                [find_format(name).name for name in options.formats],
+            )
+            dataset = dataset.complete(chosen, left_out, facts, native, names)
     _report(dataset)
     return _say_problems(problems)
 

@@ -134,10 +134,8 @@ def _check(dataset: Dataset) -> int:
         more = f" and {len(unlisted) - 3} more" if len(unlisted) > 3 else ""
         print(printable(f"not in the manifest: {', '.join(unlisted[:3])}{more}"))
     for name in dataset.unlisted_formats():
-        told = (
-            f"no file of {name} is in the manifest; if an export was stopped, the same `mikasa data export` adds them"
-        )
-        print(printable(told))
+        fix = "if an export was stopped, the same `mikasa data export` adds them; move a folder of your own elsewhere"
+        print(printable(f"no file of {name} is in the manifest; {fix}"))
     files = (dataset.manifest or {})["files"]
     verdict = f"{count} problems" if count else "as its manifest says"
     print(f"{dataset.folder}: {len(dataset)} episodes, {len(files)} files: {verdict}")
@@ -253,7 +251,7 @@ def _export(dataset: Dataset, name: str) -> int:
                 raise
             except ValueError as error:
                 raise OptionError(f"--format {name}: {error}") from error
-        manifest = dataset.refresh().manifest or {}
+        manifest = dataset.refresh([kind.name]).manifest or {}
     size = dict(folder_sizes(manifest["files"])).get(kind.name, 0)  # a writer may have left no file
     print(f"{target}: {len(dataset)} episodes, {size / 1e6:.1f} MB, {size / len(dataset) / 1e3:.0f} kB an episode")
     return 0

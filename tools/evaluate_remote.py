@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import sys
@@ -26,6 +25,7 @@ from mikasa_robo.baselines.files import why_not_writable, write_atomically
 from mikasa_robo.baselines.loggers import provenance
 from mikasa_robo.baselines.spaces import ActionLayout
 from mikasa_robo.env_ids import EnvIdError, split_env_id
+from mikasa_robo.locks import take_lock
 from mikasa_robo.remote.client import RemotePolicy, RemotePolicyError, printable, read_address
 
 from .env_ids import OptionError, resolve_env_id
@@ -169,14 +169,12 @@ def _sole_evaluation(partial: Path) -> Iterator[None]:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(handle)
         except BlockingIOError as error:
             os.close(handle)
             raise OptionError(
                 f"another evaluation is running that keeps its episodes in {partial}; wait for it, or name another --out"
             ) from error
-        except OSError:  # some network file systems have no locks
-            pass
         try:
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break

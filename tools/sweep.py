@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import fcntl
 import fnmatch
 import functools
 import glob
@@ -48,6 +47,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import mikasa_suite
+from mikasa_robo.locks import take_lock
 
 from .env_ids import OptionError
 from .extras import require_modules
@@ -387,14 +387,14 @@ def _only_sweep(out: Path) -> Iterator[None]:
     # Without it, two sweeps would make the same runs: a run that has just begun looks like one that failed early.
     with open(out / "logs" / LOCK, "ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = take_lock(file.fileno())
         except BlockingIOError as error:
             raise SweepError(
                 f"out = {out}: another sweep is training in this folder; wait until it ends or stop it, "
                 "or name another folder"
             ) from error
-        except OSError as error:  # some network file systems have no locks
-            log.warning("%s cannot be locked (%s): make sure that only one sweep trains there", out, error)
+        if not is_locked:
+            log.warning("%s: its file system has no locks; make sure that only one sweep trains there", out)
         yield
 
 
@@ -404,13 +404,11 @@ def _require_idle(folder: Path) -> None:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as `mikasa train` does
+        take_lock(handle)  # as `mikasa train` does; where there are no locks, `_only_sweep` has warned
     except BlockingIOError as error:
         raise SweepError(
             f"{folder}: a process is training in this folder; wait until it ends or stop it, then start the sweep again"
         ) from error
-    except OSError:
-        pass  # no locks here; `_only_sweep` has warned
     finally:
         os.close(handle)
 

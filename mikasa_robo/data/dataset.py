@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mikasa_robo.locks import take_lock
 from mikasa_robo.partial_files import PREFIX, PartialFile, remove_leftovers
 
 from .episode import DatasetInfo, Episode, EpisodeWriter
@@ -49,11 +49,9 @@ def locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(handle)
         except BlockingIOError as error:
             raise DataError(f"another process is writing to {folder}; wait for it, or choose another folder") from error
-        except OSError:  # some network file systems have no locks
-            pass
         for place in (folder, folder / EPISODES):
             remove_leftovers(place)
         for path in folder.glob(f"{PREFIX}*"):
@@ -220,15 +218,21 @@ class Dataset:
         return successes, [number for number in recorded if number not in chosen]
 
     def complete(
-        self, chosen: Sequence[int], left_out: Sequence[int], facts: Mapping[str, Any], native: bool
+        self,
+        chosen: Sequence[int],
+        left_out: Sequence[int],
+        facts: Mapping[str, Any],
+        native: bool,
+        formats: Collection[str] = (),
     ) -> Dataset:
-        """Write the manifest over all files that are there.
+        """Write the manifest.
 
         Args:
             chosen: numbers of the episodes of the dataset, in order.
             left_out: numbers of the episodes that were played and are not part of it.
             facts: what else the manifest is to hold, such as the command.
             native: whether the native episodes stay. If not, they are removed once the manifest is written.
+            formats: the formats whose folders it lists, if they are there.
         """
         recorded = self.recorded()
 
@@ -247,7 +251,7 @@ class Dataset:
             "episodes": rows,
             "left_out": [row(number) for number in left_out],
         }
-        self._write_manifest(content)
+        self._write_manifest(content, {EPISODES, *formats})
         (self.folder / BEGUN).unlink(missing_ok=True)
         complete = Dataset.open(self.folder)
         complete.remove_dropped()
@@ -278,27 +282,29 @@ class Dataset:
         with contextlib.suppress(OSError):  # there is something else
             place.rmdir()
 
-    def refresh(self) -> Dataset:
-        """Write the manifest anew, after a format was added or moved away.
+    def refresh(self, formats: Collection[str] = ()) -> Dataset:
+        """Write the manifest anew, after ``formats`` were added, or a format was moved away.
 
-        Folders that it does not list are added, with checksums, and folders that are gone are left out. In a folder that it
-        lists nothing changes: a file that was lost from it is still said to be missing.
+        The folders of ``formats`` are added, with checksums, unless it lists them, and folders that are gone are left out.
+        In a folder that it lists nothing changes: a file that was lost from it is still said to be missing. Another folder,
+        which may be the user's own, is not added.
         """
         written = Dataset.open(self.folder).manifest  # not self.manifest: `export` may have written it since
         assert written is not None
-        self._write_manifest(written)
+        self._write_manifest(written, formats)
         return Dataset.open(self.folder)
 
     def unlisted_formats(self) -> list[str]:
         """The folders with files, besides that of the episodes, that the manifest does not list.
 
-        An export that was killed before `refresh` leaves one: it is complete, and has no checksums.
+        An export that was killed before `refresh` leaves one: it is complete, and has no checksums. Others are the user's.
         """
         assert self.manifest is not None
         folders = {path.relative_to(self.folder).parts[0] for path in self.files((EPISODES,))}
         return sorted(folders - {*self.manifest["formats"]})
 
-    def _write_manifest(self, content: Mapping[str, Any]) -> None:
+    def _write_manifest(self, content: Mapping[str, Any], added: Collection[str] = ()) -> None:
+        """Write ``content`` with the files of the folders that it lists, and of those ``added``."""
         skipped = () if content["native"] else (EPISODES,)
         known: Mapping[str, Any] = content.get("files", {})
         listed = {name.split("/")[0] for name in known}
@@ -306,7 +312,7 @@ class Dataset:
         files = {name: entry for name, entry in known.items() if name.split("/")[0] in kept}
         for path in self.files(skipped):
             name = path.relative_to(self.folder).as_posix()
-            if name.split("/")[0] not in listed:
+            if name.split("/")[0] in {*added} - listed:
                 files[name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
         files = dict(sorted(files.items()))
         formats = sorted({name.split("/")[0] for name in files if "/" in name} - {EPISODES})
