@@ -1,4 +1,4 @@
-"""What comes on view shows no trace of the cue: with another cue an agent observes the same afterwards, to the last bit.
+"""What comes into view shows no trace of the cue: with another cue an agent observes the same afterwards, to the last bit.
 
 The same seed and the same actions, once with the cue that was drawn and once with another one. A policy that compared the
 last bits could otherwise read the cue from the scene and would need no memory.
@@ -39,7 +39,7 @@ REPLACED = tuple(env_id for env_id in mikasa_robo.TASKS if env_id.endswith("Repl
 NO_COUNTERFACTUAL = tuple(env_id for env_id in mikasa_robo.TASKS if env_id not in (*CHOICE, *SHELLS, *REPLACED))
 """Here what has to be remembered *is* where an object is. In the paper's form of Rotate and TakeItBack the object stays
 there until it is moved, so another start is another scene afterwards, too. In Intercept the ball is the same body all the
-time, and where it comes on view again is what has to be predicted."""
+time, and where it comes into view again is what has to be predicted."""
 IMAGE_IDS = tuple({family(env_id): env_id for env_id in reversed(CHOICE)}.values())[::-1]
 QUICK = ("RememberShape9-v0", "BunchOfColors5-v0", "ChainOfColors3-v0")
 """One ID of each way to show a cue, among them those in which a trace was most often seen."""

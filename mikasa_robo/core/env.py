@@ -187,7 +187,7 @@ class MemoryEnv(SavedTask[TaskState]):
         self.update_state(self.task_state, data, self._touch_sensor.read() > FORCE_THRESHOLD)
         visible, home = self.layout(self.task_state, elapsed)
         # nothing can be moved before the response phase; at its first step everything is put where the layout says, and
-        # so is what comes on view later
+        # so is what comes into view later
         settled = (elapsed <= self.timeline.response_start)[:, None]
         put = ~visible | settled | self.object_layout.parked(data.objects)
         self.object_layout.apply(put, visible, home, in_cue=~data.responding)

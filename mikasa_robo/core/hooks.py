@@ -117,7 +117,7 @@ class TaskHooks(Generic[TaskState]):
     def layout(self, s: TaskState, elapsed: Tensor) -> tuple[Tensor, Tensor]:
         """Which objects are on view at t = ``elapsed`` (N,), (N, K) bool, and where each belongs, (N, K, 7).
 
-        An object is put there in every step up to the first of the response phase, and later when it comes on view. From
+        An object is put there in every step up to the first of the response phase, and later when it comes into view. From
         then on physics alone moves it: another pose for an object that is on view already has no effect.
         """
 

@@ -45,7 +45,7 @@ class RecallColors(ChoiceTask):
             is the task as it is for an arm that has come so far: the same rewards, and to touch such a cube again is a
             mistake.
         arm: see `MemoryEnv`. With "held", SeqOfColors and ChainOfColors add the steps of cue and delay, which the hold takes
-            away, to the response: an arm that may not get ready meanwhile would be late.
+            away, to the response: an arm that could not get ready meanwhile would be late.
         **kwargs: see `MemoryEnv`.
     """
 

@@ -80,7 +80,7 @@ class Intercept(RollingBallTask[InterceptState]):
     Source: MIKASA (arXiv 2502.10550), Table 1 and appendix E.5; T = 90. Ours, because the paper does not say it:
     - The disc lies 0.2 m beyond the ball's start in x, so its centre has x ∈ [-0.15, 0.15] m, which is within reach. Only
       a slow ball with much drift rolls through the disc's edge. With ``blank_steps`` the disc lies 0.2 m beyond another
-      place that the ball could have started from, because it is on view while that has to be remembered.
+      place that the ball could have started from; otherwise the disc, which stays visible, would tell where it started.
     - The rolling resistance is 0.05 1/s: only the robot brings a ball to rest.
     - The ball has to lie on the table.
     The scripted expert stops the ball with the fingertips, closes the gripper and drags the ball to the disc; it succeeds

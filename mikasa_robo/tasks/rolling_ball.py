@@ -31,7 +31,7 @@ HARD_SPEED = 1.0
 DRIFT = (0.0, 0.05)  # m/s along x
 DRIFT_LIMITS = (-0.3, 0.3)  # m/s
 SLOWED = 0.5
-"""A hidden ball comes on view once it is slower than this share of its speed at t = 0. By itself it keeps 0.8 of it."""
+"""A hidden ball comes into view once it is slower than this share of its speed at t = 0. By itself it keeps 0.8 of it."""
 START_X = (-0.35, -0.05)  # m
 START_X_LIMITS = (-0.45, 0.1)  # m
 START_Y = (-0.9, -0.65)  # m
@@ -134,8 +134,8 @@ class RollingBallTask(MemoryEnv[S]):
 
     In the paper's form the ball is always on view. With ``blank_steps`` it cannot be seen for 4 ≤ t < 4 + blank_steps, or
     until something has slowed it to half of its speed at t = 0: ``objects`` observations flag it as not visible, and it is
-    in no image, depth or segmentation of either camera. It rolls on meanwhile, and it can be touched. To be in its way the
-    agent has to remember how fast it rolled, and where. But a ball that comes on view while it still rolls can be caught
+    in no image, depth or segmentation of either camera. It rolls on meanwhile, and it can be touched. To get in its way,
+    the agent has to remember where it rolled and how fast. But a ball that comes into view while it rolls can be caught
     without a memory, by a hand that waits far along its path. The physical ball has no visual shape; what the cameras see is
     a second, purely visual ball that is moved to it after every control step and parked 1 km above the table while the ball
     is hidden. ``state`` observations, ``oracle`` and the reward hold the ball throughout, as they hold whatever else is

@@ -60,7 +60,7 @@ class ShellState:
     grasped: Tensor  # (N,) bool, both fingers were on the right mug in the last step, with the TCP inside it
     mistaken: Tensor  # (N,) bool
     ball: Tensor  # (N, 2) m, x and y of the ball; it goes with its mug for as long as the mug covers it
-    decided: Tensor  # (N,) bool, the episode has succeeded or failed; only then does the ball come on view again
+    decided: Tensor  # (N,) bool, the episode has succeeded or failed; only then is the ball visible again
 
 
 def sample_shells(u: Uniforms) -> ShellState:
@@ -127,8 +127,8 @@ class ShellGame(MemoryEnv[ShellState]):
 
     Task: t < 5: a red ball (radius 0.02 m) at its place. From t = 5: three identical mugs (radius 0.03 m, height 0.08 m)
     stand upside down over the three places, the ball under one of them. *Touch* the right mug, *Push* it straight ahead
-    or *Pick* it up. Nobody sees the ball again before the episode has succeeded or failed: with the last observation it
-    comes on view where it lies. Until then it goes with its mug. It has no contacts, so no mug's motion shows a trace of it.
+    or *Pick* it up. The ball stays hidden until the episode has succeeded or failed; the last observation shows it where
+    it lies. Until then it moves with its mug. It touches nothing, so no mug's motion reveals it.
     Randomisations: the row's centre, x ∈ -0.1 ± 0.1 m, y ∈ ±0.1 m; the mug with the ball, uniform among three; the arm's
     start. The mugs stand 0.2 m apart along y.
     Success: Touch: the right mug was touched for 0.1 s. Push: the right mug is within 0.1 m of the point 0.2 m ahead (+x)

@@ -82,7 +82,7 @@ class TakeItBack(MemoryEnv[TakeItBackState]):
 
     Task: a green cube (half size 0.02 m) and, ahead of it, a red goal disc. As soon as the cube lies in the centre of the
     disc (within 0.015 m) the disc turns magenta and stays so; now the cube has to go back. Only the first frame shows
-    where it started: nothing marks the region around the start, and no observation tells it but the oracle and
+    where it started: nothing marks the region around the start, and no observation reveals it except the oracle and
     ``state``, which contains the oracle. The cube may be pushed or carried.
     Randomisations: start x ∈ ±0.05 m, y one of -0.1, 0, 0.1 m (uniform) ± 0.02 m, not rotated; goal x ∈ [0.2, 0.25] m;
     the arm's start.
