@@ -61,8 +61,9 @@ s + i. As in Gymnasium's vector environments, the step after the end of an episo
 T steps, in `gym.make` and in every kind of `gym.make_vec`.
 
 Memory types and tiers are those of the MIKASA paper (arXiv 2502.10550, sections 4.2 and 5): observations are vectors in
-the diagnostic tier and images in the complex tier. *Lag* is the number of steps between a cue and its recall. T is the
-maximum number of steps of an episode. *Perfect* and *memoryless* are mean scores of two scripted agents
+the diagnostic tier and images in the complex tier. *Lag* is the number of steps between a cue and its recall; where it
+has several values, the first is that of `<Family>-v0`, and those after the semicolon are those of the presets, in their
+order. T is the maximum number of steps of an episode. *Perfect* and *memoryless* are mean scores of two scripted agents
 (`mikasa_base/agents/`): one remembers every observation, the other uses only the current one. Scores are mean returns, or
 success rates where they are marked with %. A dash means that the score is not known.
 
@@ -102,12 +103,12 @@ def number(scores: Mapping[str, float], preset: str, row: EnvRow) -> str:
 
 def section(row: EnvRow) -> str:
     """The section of a family."""
-    facts = [f"memory: {', '.join(row.memory)}", f"lag: {row.lag}"]
+    facts = [f"Memory: {', '.join(row.memory)}", f"Lag: {row.lag}"]
     if row.vector_entry_point:
-        facts.append("batched")
+        facts.append("Batched")
     if row.extra:
         facts.append(f"`pip install 'mikasa-suite[{row.extra}]'`")
-    lines = [f"### {row.name}", "", "; ".join(facts) + ".", ""]
+    lines = [f"### {row.name}", "", ". ".join(facts) + ".", ""]
     if row.tier == "complex" and (PICTURES / f"{row.name}.png").exists():
         lines += [f"![Three moments of an episode of {row.name}](pictures/base/{row.name}.png)", ""]
     lines += ["| ID | arguments | T | perfect | memoryless |", "|---|---|---:|---:|---:|"]

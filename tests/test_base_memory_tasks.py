@@ -425,6 +425,7 @@ HERE = ("MemoryLength", "PassiveTMaze", "MemoryCards", "NumpadDiscrete", "Numpad
         ("MemoryLength-v0", "num_bits", True, "integer"),
         ("PassiveTMaze-v0", "corridor_length", -3, "from 1 to"),
         ("PassiveTMaze-v0", "penalty", 0.5, "at most 0"),
+        ("PassiveTMaze-v0", "penalty", "densee", "'dense' or a finite number"),
         ("PassiveTMaze-v0", "goal_reward", float("nan"), "finite"),
         ("MemoryCards-v0", "num_pairs", 51, "from 1 to 50"),
         ("NumpadDiscrete-v0", "size", 1, "from 2 to 6"),

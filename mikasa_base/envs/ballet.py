@@ -106,7 +106,8 @@ class Ballet(DrawnEnv[Observation, Any]):
     one of these dances.
     Observation: a dict. "image": uint8 (99, 99, 3), the 11x11 tiles around the agent, which is white, in the middle; walls
         (40, 40, 40); the floor and everything beyond the walls black. "instruction": Discrete(14), 0 "watch", 1 to 13 the
-        dance to look for, in the order of `DANCES`.
+        dance to look for: circle cw, circle ccw, up down, left right, diagonal uldr, diagonal urdl, plus cw, plus ccw,
+        times cw, times ccw, zee, chevron down, chevron up.
     Actions: Discrete(8), 0 north, then clockwise. Walls stop the agent. Actions have no effect while the instruction is
         "watch".
     Reward: 1 on the tile of the right dancer, 0 on that of another.
@@ -239,6 +240,11 @@ class BalletLight(Ballet):
 
     All dancers are red. Dancer i always has the i-th place and the i-th shape. Episodes differ only in who dances what,
     and in which dance is named.
+
+    Args:
+        num_dancers: Number of dancers, 1 to 8.
+        dance_delay: Steps between the dances, 1 to 100.
+        render_mode: None or "rgb_array".
     """
 
     def _draw_cast(self, rng: np.random.Generator) -> tuple[list[Place], list[Image]]:

@@ -90,7 +90,7 @@ class MemoryLength(SingleEnv):
     Source: Osband et al. 2020, Behaviour Suite for Reinforcement Learning (arXiv 1908.03568), memory_len and memory_size.
 
     Args:
-        memory_length: Steps between the bits and the question.
+        memory_length: Steps between the first observation, which contains the bits, and the question.
         num_bits: Number of bits.
         render_mode: None or "rgb_array".
     """

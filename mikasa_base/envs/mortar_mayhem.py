@@ -203,6 +203,10 @@ class MortarMayhemGrid(MortarMayhem):
         points.
     End: command i is verified at step 4 N + 6 + 8 i, the last of 10 at step 118.
     Source: MortarMayhem-Grid of the same.
+
+    Args:
+        num_commands: N, 1 to 50.
+        render_mode: None or "rgb_array".
     """
 
     _walker_class = GridWalker

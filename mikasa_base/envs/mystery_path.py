@@ -196,6 +196,11 @@ class MysteryPathGrid(MysteryPath):
     Reward: 1 for the goal, nothing for progress.
     End: truncates after 128 steps.
     Source: MysteryPath-Grid of the same.
+
+    Args:
+        show_origin: Whether the start is blue.
+        show_goal: Whether the goal is green.
+        render_mode: None or "rgb_array".
     """
 
     max_steps = 128

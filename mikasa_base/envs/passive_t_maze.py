@@ -31,6 +31,8 @@ class _Rules(Game):
         self.corridor_length = checks.integer("corridor_length", corridor_length, 1, 100_000)
         self.goal_reward = checks.number("goal_reward", goal_reward)
         dense = -1.0 / self.corridor_length
+        if isinstance(penalty, str) and penalty != "dense":
+            raise ValueError(f"penalty={penalty!r} should be 'dense' or a finite number of at most 0")
         self.penalty = dense if penalty == "dense" else checks.number("penalty", penalty, high=0.0)
         self.distract_reward = checks.number("distract_reward", distract_reward)
         self.observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
