@@ -41,13 +41,16 @@ for in [memory.md](memory.md).
 table. A control step is 0.05 s. An episode is cue, delay and response, and acting counts in the response. (In Intercept and
 InterceptGrab the cue is the whole episode, and acting counts from the start.) An episode ends with a success or a mistake,
 and at the latest after T steps. The robot is *static* if every joint of its arm is slower than 0.2 rad/s. A *touch* is a
-contact of the hand, a finger or the wrist camera with more than 0.05 N at the end of a control step. The dense reward is the
-weighted sum of the terms named below. `normalized_dense` divides it by its maximum, so it is 1 at success.
-`info["reward_terms"]` has the terms of the last step.
+contact of the hand, a finger or the wrist camera with more than 0.05 N at the end of a control step.
+
+**Dense reward.** In the response it is the weighted sum of the terms that are named below; before it only `still` pays. A
+success pays twice the sum of all weights in place of the terms, and a mistake pays nothing. `normalized_dense` divides this
+by what a success pays, so a success is 1, and anything else is at most 0.5. `info["reward_terms"]` has the terms of the last
+step, each with its weight.
 
 In the tables lengths are in control steps, and "3 x 5" stands for three cues of 5 steps each. T is longer with `arm="held"`
 where the table says so. "A guess" is the share of episodes that a guess gets right; a dash means that the cue is not one of
-finitely many.
+finitely many. "Measured" says what else than a memory can hold the cue; "even then" means even with `arm="held"`.
 
 """
 
@@ -108,18 +111,18 @@ def instructions(rows: Sequence[TaskSpec]) -> str:
 def facts(rows: Sequence[TaskSpec]) -> str:
     """Kind of memory, what the oracle and the prompt hold, and what else than memory can hold the cue."""
     row = rows[0]
-    told = [f"memory: {row.memory}", f"oracle: {row.oracle}", *([f"prompt: {row.prompt}"] if row.prompt else [])]
+    told = [f"Memory: {row.memory}", f"Oracle: {row.oracle}", *([f"Prompt: {row.prompt}"] if row.prompt else [])]
     measured: dict[str, list[str]] = {}
     for row in rows:
         if row.certification:
             measured.setdefault(CERTIFICATIONS[row.certification], []).append(f"`{row.id}`")
     if len(measured) == 1:
-        told.append(f"[measured](memory.md): {next(iter(measured))}")
+        told.append(f"[Measured](memory.md): {next(iter(measured))}")
     elif measured:
         told.append(
-            "[measured](memory.md): " + "; ".join(f"{text} ({', '.join(ids)})" for text, ids in measured.items())
+            "[Measured](memory.md): " + "; ".join(f"{text} ({', '.join(ids)})" for text, ids in measured.items())
         )
-    return wrapped("; ".join(told) + ".")
+    return wrapped(". ".join(told) + ".")
 
 
 def section(family: str, rows: Sequence[TaskSpec], links: dict[str, str]) -> str:

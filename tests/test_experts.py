@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from task_helpers import MECHANICS, base, collected, make, paid_once
@@ -338,6 +339,10 @@ def test_chance_and_goals_are_those_of_the_tasks() -> None:
     assert memory_need.chance(CATALOG["RememberShapeAndColor5x3-v0"]) == pytest.approx(1 / 15)
     assert memory_need.chance(CATALOG["BunchOfColors3-v0"]) == pytest.approx(1 / 84)
     assert memory_need.chance(CATALOG["ChainOfColors3-v0"]) == pytest.approx(1 / 504)
+    for none in (0, [0, 0], (0, 0), np.zeros(2, np.int64)):
+        assert memory_need.chance(CATALOG["SeqOfColors3-v0"], {"start_counted": none}) == pytest.approx(1 / 84)
+    for some in (1, [0, 2], np.array([0, 1])):
+        assert memory_need.chance(CATALOG["SeqOfColors3-v0"], {"start_counted": some}) is None
     assert memory_need.chance(CATALOG["TakeItBack-v0"]) is None
     assert memory_need.goal(CATALOG["InterceptFast-v0"]) == 0.9
     assert memory_need.goal(CATALOG["RotateStrictPos-v0"]) == 0.99

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from task_helpers import Env, N, base, chi_square_p, go_to, make, step, still_action
@@ -159,6 +160,19 @@ def test_the_episode_has_its_length_and_grows_with_its_cue(env_id: str) -> None:
     assert task_of(held).horizon == CATALOG[env_id].held_horizon == horizon + (0 if together else 5 * n + 5)
     assert task_of(held).timeline.response_start == task_of(made).timeline.response_start
     held.close()
+
+
+@pytest.mark.parametrize("arm", ["free", "held"])
+def test_small_integers_of_numpy_do_not_overflow(arm: str) -> None:
+    """Three cues of 100 steps do not fit into 8 bits."""
+    small, plain = (
+        gym.make("SeqOfColors3-v0", arm=arm, n=number(3), cue_steps=number(100), response_steps=number(100))
+        for number in (np.uint8, int)
+    )
+    assert task_of(small).horizon == task_of(plain).horizon > 400
+    assert task_of(small).timeline.response_start == 305
+    small.close()
+    plain.close()
 
 
 def test_nine_targets_of_nine_are_refused_where_their_order_does_not_matter() -> None:

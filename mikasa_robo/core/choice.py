@@ -231,7 +231,7 @@ class ChoiceTask(MemoryEnv[ChoiceState]):
             self.reward_scales["progress"] = PROGRESS_SCALE
             self.paid_once = frozenset({"progress"})  # type: ignore[misc]
         if self.cue_order == "sequential":
-            cue_steps *= num_targets
+            cue_steps = self.cue_steps_per_item * num_targets  # as Python's integers, which cannot overflow
         self._newly_counted = torch.zeros(0, dtype=torch.bool)  # (N,), a further target was touched in the last step
         super().__init__(*args, cue_steps=cue_steps, **kwargs)
 

@@ -21,7 +21,8 @@ def chance(row: TaskSpec, env_kwargs: Mapping[str, Any] = MappingProxyType({})) 
             ``start_counted`` a part is done already.
     """
     kwargs = {**row.kwargs, **env_kwargs}
-    if kwargs.get("on_mistake", "fail") != "fail" or kwargs.get("start_counted", 0) not in (0, [0, 0], (0, 0)):
+    counted = kwargs.get("start_counted", 0)  # a number, or a list, tuple or array of two
+    if kwargs.get("on_mistake", "fail") != "fail" or any(counted if hasattr(counted, "__len__") else (counted,)):
         return None
     n = int(kwargs.get("n", 0))
     if row.family == "ShellGame":

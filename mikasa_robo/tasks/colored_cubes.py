@@ -71,17 +71,17 @@ class RecallColors(ChoiceTask):
         self.more_draws = int(low < high)
         sequential = self.cue_order == "sequential"
         if response_steps is None and sequential:
-            response_steps = recall_response_steps(n, self.ordered)
+            response_steps = recall_response_steps(self.n, self.ordered)
         if sequential and arm == "held" and response_steps:
             lengths = {"cue_steps": cue_steps, "delay_steps": delay_steps, "response_steps": response_steps}
             cue, delay, response = (
                 whole_number(name, value, 0, MOST_STEPS, "control steps") for name, value in lengths.items()
             )
-            response_steps = response + n * cue + delay
+            response_steps = response + self.n * cue + delay
         super().__init__(
             *args,
             num_candidates=9,
-            num_targets=n,
+            num_targets=self.n,
             cue_steps=cue_steps,
             delay_steps=delay_steps,
             response_steps=response_steps,

@@ -96,7 +96,8 @@ class Intercept(RollingBallTask[InterceptState]):
     the episodes.
 
     Args:
-        speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, drift_range, start_x_range, start_y_range, head_start, blank_steps, cue_steps, **kwargs: see
+            `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 5

@@ -66,7 +66,8 @@ class InterceptGrab(RollingBallTask[InterceptGrabState]):
     the ball is held up. A loose grasp earns as much as a firm one, until it has to lift: so ``lift`` weighs more.
 
     Args:
-        speed, speed_range, start_y_range, head_start, cue_steps, **kwargs: see `RollingBallTask`.
+        speed, speed_range, drift_range, start_x_range, start_y_range, head_start, blank_steps, cue_steps, **kwargs: see
+            `RollingBallTask`.
     """
 
     draws: ClassVar[int] = 4

@@ -151,7 +151,8 @@ class RollingBallTask(MemoryEnv[S]):
             curriculum: ``start_y_range=(-0.5, -0.4)`` with ``speed_range=(0.15, 0.25)`` is a ball that is near and slow.
         head_start: for a curriculum, the share, 0…1, of the ball's way to y = 0 that lies behind it when an episode begins,
             and of its speed that it has lost; 0 is the task itself, and with 1 the ball rests at y = 0, in no disc. Two
-            numbers (low, high): each episode draws its own share between them.
+            numbers (low, high): each episode draws its own share between them. Do not combine it with more drift than the
+            paper's in Intercept: a ball that hardly rolls can then creep into the disc by itself.
         blank_steps: control steps for which the ball is hidden on its way, unless it is slowed before; 0 is the paper's
             form.
         cue_steps: length of the episode in control steps: the cue, the rolling ball, goes on to the end.

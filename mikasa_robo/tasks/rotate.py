@@ -177,6 +177,12 @@ class Rotate(MemoryEnv[RotateState]):
     slowly and for how long a peg rests, and the failure. Without the failure a script that needs no memory succeeds by
     stopping every 0.17 rad (`benchmarks/shortcuts.py`, of 128 episodes: 96 % Pos, 99 % PosNeg; with it 12 and 28 %).
 
+    Dense reward: ``progress`` is 0.1 for a peg that lies where it lay, however small the angle is, 1 at the target, and
+    falls on both sides: beyond the target, and where the peg is turned the wrong way (`rewards.progress`). ``align`` pays
+    for a hand with its fingers open on both long sides, ``grasp`` for a peg between both fingers. RotateStrict's ``place``
+    is the share of the angle that has been turned, times the nearness to the start, so that to leave the peg where it is
+    earns nothing. ``still`` pays once the peg is turned (Strict: in place and level).
+
     With ``recall="replaced"``, a form of ours, neither the table nor a grasp can hold what has to be remembered. During
     the cue, which shows the peg at its start, and during the delay, which hides it, the robot is held at its start
     whatever ``arm`` says. Then the peg comes back at another place (x, y ∈ ±0.1 m) with another yaw, and its long axis has
@@ -186,12 +192,6 @@ class Rotate(MemoryEnv[RotateState]):
     Success: the long axis is within 0.1 rad of that direction, the rest as above.
     Failure: peg and robot rest while the long axis is more than 0.1 rad from where it came back, and not at its goal.
     Oracle: what remains to be turned the shorter way, in [-π/2, π/2).
-
-    Dense reward: ``progress`` is 0.1 for a peg that lies where it lay, however small the angle is, 1 at the target, and
-    falls on both sides: beyond the target, and where the peg is turned the wrong way (`rewards.progress`). ``align`` pays
-    for a hand with its fingers open on both long sides, ``grasp`` for a peg between both fingers. RotateStrict's ``place``
-    is the share of the angle that has been turned, times the nearness to the start, so that to leave the peg where it is
-    earns nothing. ``still`` pays once the peg is turned (Strict: in place and level).
 
     Args:
         both_ways: whether the prompted angle may be clockwise.

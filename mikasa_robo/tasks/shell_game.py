@@ -127,8 +127,9 @@ class ShellGame(MemoryEnv[ShellState]):
 
     Task: t < 5: a red ball (radius 0.02 m) at its place. From t = 5: three identical mugs (radius 0.03 m, height 0.08 m)
     stand upside down over the three places, the ball under one of them. *Touch* the right mug, *Push* it straight ahead
-    or *Pick* it up. The ball stays hidden until the episode has succeeded or failed; the last observation shows it where
-    it lies. Until then it moves with its mug. It touches nothing, so no mug's motion reveals it.
+    or *Pick* it up. The ball stays hidden until the episode has succeeded or failed. Then it is put back where it lies, so
+    the last observation shows it if no mug covers it. Until then it moves with its mug. It touches nothing, so no mug's
+    motion reveals it.
     Randomisations: the row's centre, x ∈ -0.1 ± 0.1 m, y ∈ ±0.1 m; the mug with the ball, uniform among three; the arm's
     start. The mugs stand 0.2 m apart along y.
     Success: Touch: the right mug was touched for 0.1 s. Push: the right mug is within 0.1 m of the point 0.2 m ahead (+x)
