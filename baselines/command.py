@@ -162,6 +162,9 @@ def parse_args(args_type: type[Args], argv: Sequence[str], program: str) -> Args
 
     share = preset.pop("curriculum_share", 1.0)  # of the preset's own --train-env-kwargs, and of no others
     chosen = parsed(preset)
+    if not chosen.normalize_obs and preset.pop("fine_inputs", 0):  # which needs the running statistics
+        log.info("--no-normalize-obs leaves out --fine-inputs of the preset")
+        chosen = parsed(preset)
     if chosen.train_env_kwargs and chosen.train_env_kwargs == preset.get("train_env_kwargs"):
         if share < 1:
             chosen = parsed({**preset, "curriculum_share": share})

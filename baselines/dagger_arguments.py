@@ -188,6 +188,9 @@ class DAggerArgs(ImitationArgs):
         require(self, "warm_start_steps beta_steps", lambda value: value >= 0, "use at least 0")
         require(self, "warm_start_updates", lambda value: 0 <= value <= MOST_UPDATES, f"use 0 to {MOST_UPDATES}")
         refuse_without(self, "warm_start_updates", "--warm-start-steps", self.warm_start_steps > 0)
+        acts = self.warm_start_steps > 0 or self.beta_steps > 0
+        refuse_without(self, "expert_noise", "--warm-start-steps or --beta-steps", acts)
+
         if self.warm_start_steps > self.total_timesteps:
             raise ArgumentError(
                 f"--warm-start-steps {self.warm_start_steps} is more than --total-timesteps {self.total_timesteps}; "

@@ -265,7 +265,8 @@ class StaggeredEpisodes:
     """A batched environment with automatic resets whose episodes get out of phase without a step that training loses.
 
     After a reset of all environments, group g of G ends its first episode when g / G of an episode have passed, as if by a
-    time limit. From then on the groups are spread over the steps of an episode. ``info["cut_short"]`` (N,) bool marks the
+    time limit. From then on the groups are spread over the steps of an episode. An environment whose first episode ended
+    before that is left alone: it is out of phase already. ``info["cut_short"]`` (N,) bool marks the
     episodes that ended for this reason; it is missing at most steps. Everything else is as ``env`` has it.
 
     Args:
@@ -286,7 +287,11 @@ class StaggeredEpisodes:
         groups = min(groups, total, horizon)
         group_of = (torch.arange(total, device=env.device) * groups // total)[dist.own(n)]
         self._members = {horizon * group // groups: group_of == group for group in range(1, groups)}
+        self._begin()
+
+    def _begin(self) -> None:
         self._elapsed = 0
+        self._in_first = torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -294,7 +299,9 @@ class StaggeredEpisodes:
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start new episodes; a reset of all environments staggers them anew."""
         if options is None or "env_idx" not in options:
-            self._elapsed = 0
+            self._begin()
+        else:
+            self._in_first[options["env_idx"]] = False
         result: tuple[Obs, dict[str, Any]] = self.env.reset(seed=seed, options=options)
         return result
 
@@ -302,8 +309,9 @@ class StaggeredEpisodes:
         """Play a step."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._elapsed += 1
+        self._in_first &= ~(terminated | truncated)
         if self._elapsed in self._members:
-            chosen = self._members[self._elapsed] & ~(terminated | truncated)
+            chosen = self._members[self._elapsed] & self._in_first
             rows = chosen.nonzero().squeeze(1)
             if len(rows):
                 if "final_observation" not in info:

@@ -305,6 +305,8 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None,
         if is_robot
         else "Mean return ± standard error over seeds."
     )
+    if is_robot and seeds != [1]:
+        what += " All seeds play the same episodes, so the interval of a cell with several may be too narrow."
     if is_base:
         what += " *Memoryless* and *perfect* are mean returns of two scripted agents (`docs/base.md`)."
     text = [

@@ -299,8 +299,26 @@ def test_results_are_kept_and_only_what_is_missing_is_trained(
         "| `RememberColor3-v0` | held | objects+joints+time | 33.3 | 33.3 (30 to 37) | not above chance |"
         in (tmp_path / "attack.md").read_text()
     ), "600 episodes of two runs"
+    assert "Runs play the same episodes" in (tmp_path / "attack.md").read_text()
+
     command = json.loads((tmp_path / f"{COLOR}__ppo__held__objects+joints+time__50000__1/final_eval.json").read_text())
     assert command == ["mikasa", "attack", *words]
+
+
+def test_the_line_of_a_run_has_the_verdict_of_its_level_in_the_table(
+    trainer: FakeTrainer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_row(tmp_path / "attack.csv", row(130))
+    words = ["--env-id", COLOR, "--attacker", "ppo", "--out", str(tmp_path), "--dry-run", "--seeds"]
+    assert main([*words, "1"]) == 0
+    assert f"seed 1: success 43.3% of 300 episodes, {FIND} (ppo)" in capsys.readouterr().out
+    assert main([*words, *map(str, range(1, 51))]) == 0
+    assert f"seed 1: success 43.3% of 300 episodes, {AT_CHANCE}" in capsys.readouterr().out, "one of 50 is lucky"
+    for seed in range(2, 51):
+        write_row(tmp_path / "attack.csv", row(100, seed=seed))
+    assert main([*words, "1"]) == 0
+    assert f"seed 1: success 43.3% of 300 episodes, {AT_CHANCE}" in capsys.readouterr().out
+    assert not trainer.runs
 
 
 def test_an_interrupted_attack_keeps_what_is_finished(trainer: FakeTrainer, tmp_path: Path) -> None:
@@ -355,6 +373,7 @@ def test_the_verdict_is_about_chance_at_a_level_for_many_comparisons() -> None:
     assert wilson_interval(130, 300, 0.999)[0] > 1 / 3 > wilson_interval(130, 300, level)[0]
     assert verdict([row(130)]) != AT_CHANCE
     assert verdict([row(130, seed=seed) for seed in range(50)]) == AT_CHANCE, "the best of 50 is lucky"
+    assert verdict([row(130)], of=50) == AT_CHANCE, "nor is one of them a find by itself"
     assert verdict([row(300, obs="state+time")]) == "above chance, but told the cue: ppo"
 
 

@@ -233,6 +233,32 @@ def test_an_episode_that_ends_when_it_would_be_cut_short_is_not_cut() -> None:
     assert inner.elapsed_steps.tolist() == [4, 4], "it was not reset here"
 
 
+def test_only_first_episodes_are_cut_short() -> None:
+    """An environment whose first episode ended early is out of phase already."""
+    from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
+
+    inner = ReachEnv(3)
+    made = ManiSkillVectorEnv(inner, record_metrics=True)
+    env = StaggeredEpisodes(made, groups=2, horizon=8)  # the last one would be cut short after 4 steps
+    never = torch.zeros(3, dtype=torch.bool)
+    for again in (False, True):
+        env.reset(seed=0)
+        for t in range(1, 7):
+            inner.goal[:] = 1.0  # which none reaches
+            if t == 2:
+                inner.position = torch.tensor([0.0, 0.0, 2.5])  # a failure in the third one
+            _, _, terminated, truncated, info = env.step(torch.zeros(3, 1))
+            assert terminated.tolist() == [False, False, t == 2]
+            assert not truncated.any(), again
+            assert "cut_short" not in info
+    env.reset(seed=0)
+    cut = never.clone()
+    for _ in range(6):
+        inner.goal[:] = 1.0
+        cut |= env.step(torch.zeros(3, 1))[4].get("cut_short", never)
+    assert cut.tolist() == [False, False, True], "a reset of all staggers them anew"
+
+
 def test_an_update_bootstraps_from_what_was_truncated_and_what_goes_on() -> None:
     torch.manual_seed(0)
     policy = ActorCritic(3, 1, (8,))

@@ -19,6 +19,7 @@ import mikasa_robo
 from mikasa_robo.baselines import command, ppo_lstm, ppo_mlp
 from mikasa_robo.baselines.arguments import ArgumentError
 from mikasa_robo.baselines.checkpoints import load_network, load_policy, read_policy, save_checkpoint, save_policy
+from mikasa_robo.baselines.command import parse_args
 from mikasa_robo.baselines.critics import CRITIC_STATE, ValueScale, last_layer
 from mikasa_robo.baselines.dagger_arguments import DAggerArgs
 from mikasa_robo.baselines.distributed import DistContext
@@ -656,3 +657,16 @@ def test_fine_inputs_that_cannot_be_used_are_refused(
     assert ppo_mlp.main([*MAZE, *words.split(), "--run-dir", str(tmp_path / "run")]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "fine_inputs"),
+    [("", 0.2), ("--no-normalize-obs", 0.0), ("--fine-inputs 0.1", 0.1)],
+)
+def test_a_preset_has_no_fine_inputs_where_nothing_is_normalised(words: str, fine_inputs: float) -> None:
+    argv = ["--env-id", "ChainOfColors3-v0", *words.split()]
+    args = parse_args(ppo_mlp.Args, argv, "mikasa train ppo-mlp")
+    args.check()
+    assert args.fine_inputs == fine_inputs
+    with pytest.raises(ArgumentError, match=r"--fine-inputs 0\.2 needs the running standard deviation"):
+        parse_args(ppo_mlp.Args, [*argv[:2], "--no-normalize-obs", "--fine-inputs", "0.2"], "").check()

@@ -25,13 +25,14 @@ from mikasa_robo.baselines.registry import use_memory
 from mikasa_robo.baselines.spaces import ActionLayout, ObservationLayout
 from mikasa_robo.core.choice import ChoiceState
 from mikasa_robo.core.sampling import Uniforms
+from mikasa_robo.core.touches import HOLD_STEPS
 from mikasa_robo.tasks.rotate import TOLERANCE, RotateState, heading, sample_peg
 from mikasa_robo.tasks.shell_game import sample_shells
 from mikasa_robo.tasks.take_it_back import sample_start_and_goal
 from mikasa_robo.tools import cli
 from mikasa_robo.tools import probe as probe_module
 from mikasa_robo.tools.probe import PROBE_FORMAT, Subject, _swap_time, describe, probe
-from mikasa_robo.tools.probe_cues import CueRule, cue_parts, find_cue_rule
+from mikasa_robo.tools.probe_cues import CueRule, copy_state, cue_parts, find_cue_rule
 from mikasa_robo.tools.probe_figure import draw
 from mikasa_robo.tools.probe_play import (
     Batch,
@@ -383,6 +384,32 @@ def test_judging_by_another_cue_changes_nothing(env: Any) -> None:
     judged.detach()
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
     assert not {"update_state", "outcome"} & set(vars(task))
+
+
+def test_a_touch_pays_once_whatever_the_copies_have_touched() -> None:
+    """`progress` is of the task's own episodes; in the copies all targets were counted before."""
+    env = make("SeqOfColors3-v0", 4, obs_mode="objects")
+    task: Any = env.unwrapped
+    paid = {}
+    for other in (False, True):
+        judged = JudgedEnv(env)
+        judged.reset(seed=5)
+        if other:
+            copies = copy_state(task.task_state)
+            copies.counted = copies.is_target
+            judged.judge([copies], torch.ones(4, dtype=torch.bool))
+        touching = torch.zeros(4, 2, task.num_candidates, dtype=torch.bool)
+        touching[torch.arange(4), :, task.task_state.target[:, 0]] = True
+        data = replace(task._read_sim(task.elapsed_steps), responding=torch.ones(4, dtype=torch.bool))
+        pays = []
+        for _ in range(HOLD_STEPS + 2):
+            task.update_state(task.task_state, data, touching)
+            pays.append(task.reward_terms(task.task_state, data)["progress"])
+        judged.detach()
+        paid[other] = torch.stack(pays)
+    env.close()
+    assert paid[False].sum(dim=0).tolist() == [1.0] * 4
+    assert torch.equal(paid[True], paid[False])
 
 
 def test_who_has_acted_takes_no_part_in_a_swap(env: Any) -> None:

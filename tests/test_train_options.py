@@ -300,6 +300,7 @@ def test_a_robot_task_has_the_arguments() -> None:
         ("sac", {"expert_ratio": 0.25}, {"expert_steps": 1000}),
         ("sac", {"expert_noise": 0.1}, {"expert_steps": 1000}),
         ("dagger", {"warm_start_updates": 900, "warm_start_steps": 0}, {"warm_start_steps": 7680}),
+        ("dagger", {"expert_noise": 0.1, "warm_start_steps": 0}, {"warm_start_steps": 7680}),
         (
             "dagger",
             {"image_pretraining_steps": 500, "image_pretraining_updates": 0},

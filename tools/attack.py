@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -115,9 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OptionError as error:
         print_error(error)
         return 2
+    runs = {*rows, *attacks}
     if args.dry_run:
         for attack in attacks:
-            print(f"{_describe(attack)}: {_result(rows[attack], references) if attack in rows else 'not trained yet'}")
+            told = _result(rows[attack], runs, references) if attack in rows else "not trained yet"
+            print(f"{_describe(attack)}: {told}")
         return 0
     for path in (csv_path, markdown_path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, attack in enumerate(attacks, 1):
             head = f"[{number} of {len(attacks)}] {_describe(attack)}"
             if attack in rows:
-                print(f"{head}: {_result(rows[attack], references)}, kept (commit {rows[attack].commit})", flush=True)
+                print(
+                    f"{head}: {_result(rows[attack], runs, references)}, kept (commit {rows[attack].commit})",
+                    flush=True,
+                )
                 continue
             print(f"{head} ...", flush=True)
             try:
@@ -139,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with mikasa_suite.finish_first():
                 rows = write_row(csv_path, row)
                 _write_table(markdown_path, rows, references)
-            print(f"{head}: {_result(row, references)}, {row.seconds:.0f} s", flush=True)
+            print(f"{head}: {_result(row, runs, references)}, {row.seconds:.0f} s", flush=True)
     except KeyboardInterrupt as error:
         code = mikasa_suite.exit_code(error)
         mikasa_suite.tell(code, f"{csv_path} keeps what is finished; the same command continues")
@@ -383,9 +388,11 @@ def _new_folder(out: Path, name: str) -> Path:
     return folder
 
 
-def _result(row: Row, references: Mapping[str, tuple[int, int]]) -> str:
+def _result(row: Row, runs: Collection[Attack], references: Mapping[str, tuple[int, int]]) -> str:
+    """What one run shows, by the level that it has in the table: ``runs`` are all that are done or planned."""
     reference = None if row.env_kwargs else references.get(row.env_id)
-    return f"success {row.successes / row.episodes:.1%} of {row.episodes} episodes, {verdict([row], reference)}"
+    found = verdict([row], reference, of=sum(run.case == row.case for run in runs))
+    return f"success {row.successes / row.episodes:.1%} of {row.episodes} episodes, {found}"
 
 
 def _write_table(path: Path, rows: Mapping[Attack, Row], references: Mapping[str, tuple[int, int]]) -> None:

@@ -43,6 +43,9 @@ UNKNOWN = "-"
 """The simulator of rows that were written before there was a column of it."""
 ORACLE_PARTS = ("oracle", "state")
 """Parts of an observation that hold what has to be remembered."""
+SHARED_EPISODES = """\
+Runs play the same episodes, so the
+interval of a cell with several runs, which takes their episodes for independent, may be too narrow."""
 Reference = tuple[int, int]
 """Successes and episodes of the script without memory, where no finite chance is known."""
 
@@ -186,7 +189,7 @@ def read_reference(path: Path) -> dict[str, Reference]:
     return found
 
 
-def verdict(runs: Sequence[Row], reference: Reference | None = None) -> str:
+def verdict(runs: Sequence[Row], reference: Reference | None = None, of: int | None = None) -> str:
     """What the runs of one case show.
 
     A run is above chance if the interval of its success rate is, at `LEVEL` divided among the runs: the best of several
@@ -195,11 +198,12 @@ def verdict(runs: Sequence[Row], reference: Reference | None = None) -> str:
     Args:
         runs: results of one task, one arm and one kind of observation, of any attackers and seeds.
         reference: see `read_reference`.
+        of: number of runs among which the level is divided, where there are more than those of ``runs``.
     """
     bound = runs[0].chance
     if bound is None and reference is None:
         return "-"
-    level = 1 - (1 - LEVEL) / len(runs)
+    level = 1 - (1 - LEVEL) / (of or len(runs))
 
     def beats(run: Row) -> bool:
         if bound is not None:
@@ -268,9 +272,10 @@ def _introduction(rows: Sequence[Row], attackers: Sequence[str]) -> str:
     counts = " or ".join(str(count) for count in sorted(set(seeds.values())))
     episodes = " or ".join(str(count) for count in sorted({row.episodes for row in rows}))
     commits = ", ".join(sorted({row.commit for row in rows}))
+    shared = "" if set(seeds.values()) == {1} else " " + SHARED_EPISODES
     return f"""\
 Success in per cent, with its 95 % interval, of learnt policies without a recurrent state, which see the present observation
 and a clock. Environment steps of training: {"; ".join(budgets)}. Training runs a cell: {counts}. Episodes of the
-final evaluation of a run: {episodes}, with seeds that training does not use. A run is above chance if its {LEVEL:.1%}
-interval is (divided among the runs of a line). Where no finite chance is known, "script" is the scripted policy without
-memory of `memory_need.md`. Made by `mikasa attack` with the commits {commits}; `docs/attack.md` explains it."""
+final evaluation of a run: {episodes}, with seeds that training does not use.{shared} A run is above chance if its
+{LEVEL:.1%} interval is (divided among the runs of a line). Where no finite chance is known, "script" is the scripted policy
+without memory of `memory_need.md`. Made by `mikasa attack` with the commits {commits}; `docs/attack.md` explains it."""

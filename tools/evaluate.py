@@ -243,9 +243,9 @@ def summarize(results: Sequence[Evaluation]) -> dict[str, Any]:
         values = [sum(column) / len(column) for column in columns] if len(columns) > 1 else columns[0]
         kind, low, high = "bootstrap", None, None
         if metric.startswith("success") and (len(columns) == 1 or len(set(values)) == 1):
-            # A bootstrap of a hundred successes, or of runs that are equal, would give an interval without width.
-            episodes = [success for column in columns for success in column]
-            kind, (low, high) = "Wilson", wilson_interval(round(sum(episodes)), len(episodes))
+            # A bootstrap of a hundred successes, or of runs that are equal, would give an interval without width. Runs play
+            # the same episodes, so those of several runs are not independent: the interval is that of one run.
+            kind, (low, high) = "Wilson", wilson_interval(round(sum(columns[0])), len(columns[0]))
         elif len(set(values)) == 1:
             kind = "none"  # all are equal
         elif (estimate := bootstrap_interval(values)) is not None:
@@ -473,7 +473,7 @@ def describe(content: Mapping[str, Any]) -> str:
         spread = f" ± {shown['standard_error']}{unit}" if "standard_error" in shown else ""
         if "low" in shown:
             interval = f"{shown['low']} to {shown['high']}{unit}"
-            over = "episodes" if found["interval"] == "Wilson" else summary["over"]
+            over = "the episodes of a run" if found["interval"] == "Wilson" else summary["over"]
             spread += f" (95 % {found['interval']} interval over {over}: {interval})"
         lines.append(f"{metric.replace('_', ' ')}: {shown['mean']}{unit}{spread}")
     return "\n".join(map(printable, lines))

@@ -60,9 +60,9 @@ class JudgedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
         @functools.wraps(update)
         def update_all(s: Any, data: Any, touching: Tensor) -> None:
-            update(s, data, touching)
             for state in self._states:
                 update(state, data, touching)
+            update(s, data, touching)  # last: what the task keeps of this step beside its state is to be of its own
 
         @functools.wraps(outcome)
         def outcome_of_all(s: Any, data: Any) -> Any:

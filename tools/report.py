@@ -207,8 +207,9 @@ def _interval(estimate: Estimate | None, metric: str) -> str:
 def _interval_over_runs(runs: Sequence[Run], metric: str) -> str:
     """The 95 % interval of the mean over runs, "-" where there is none.
 
-    Where all runs are equal, a bootstrap over them has no width. Then the interval of a success rate is Wilson's over all
-    their episodes, with `WILSON_MARK`, and others have none.
+    Where all runs are equal, a bootstrap over them has no width. Then the interval of a success rate is Wilson's over the
+    episodes of one run, with `WILSON_MARK`, and others have none. Runs share their evaluation seeds, so the episodes of
+    several are not independent.
     """
     values = [run.scores[metric] for run in runs]
     if len(runs) < 2 or any(map(math.isnan, values)):
@@ -217,7 +218,7 @@ def _interval_over_runs(runs: Sequence[Run], metric: str) -> str:
         return _interval(bootstrap_interval(values), metric)
     if not metric.startswith("success"):
         return "-"
-    episodes = sum(run.episodes for run in runs)
+    episodes = min(run.episodes for run in runs)
     return _interval(Estimate(values[0], *wilson_interval(round(values[0] * episodes), episodes)), metric) + WILSON_MARK
 
 
@@ -270,7 +271,7 @@ def _group_table(groups: dict[tuple[str, str], list[Run]]) -> list[str]:
     lines = _table((*header, "Return", "95 % interval", "Length", "Wall time"), rows, 2)
     if any(WILSON_MARK in cell for row in rows for cell in row):
         lines += [
-            f"{WILSON_MARK} All runs have the same success; the interval is Wilson's over all their episodes.",
+            f"{WILSON_MARK} All runs have the same success; the interval is Wilson's over the episodes of one run.",
             "",
         ]
     if any(is_weak(env_id) for env_id, _ in groups):
