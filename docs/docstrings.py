@@ -113,7 +113,7 @@ def labelled(doc: str, label: str) -> str:
     return next((text for kind, text in _blocks(doc) if kind == label), "")
 
 
-def _arguments(doc: str) -> Iterator[tuple[str, str]]:
+def arguments_of(doc: str) -> Iterator[tuple[str, str]]:
     """Names and text of the "Args:" of a docstring."""
     name, lines, inside = "", list[str](), False
     for line in [*doc.splitlines(), "End:"]:
@@ -161,7 +161,7 @@ def to_markdown(
             in_label = True
         last = kind
     given = list[str]()
-    for name, text in _arguments(doc):
+    for name, text in arguments_of(doc):
         names = [part for part in name.split(", ") if part not in without_arguments]
         plain_rest = re.fullmatch(r"see `\w+`\.", text) is not None
         if "**kwargs" in names and (len(names) > 1 or plain_rest):

@@ -7,12 +7,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image
 
+from docs.docstrings import arguments_of, docstring_of
 from docs.make_base_page import PAGE, PICTURES, main, page, strip
+from mikasa_base.env_row import EnvRow
+from mikasa_base.factory import missing_dependency
 from mikasa_base.registry import ENV_IDS, ROWS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,3 +108,26 @@ def test_a_benchmark_names_an_unknown_id(script: str, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "MemoryLenght-v0: no such ID" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+UNLIMITED = {"k", "size"}
+"""What two numbers do not limit in every environment: `k` by the cards, and `size` of MemoryMaze is one of four."""
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_docstrings_tell_the_limits_of_the_arguments(row: EnvRow) -> None:
+    """A value beyond what the text of an argument says is refused by name."""
+    if missing_dependency(row):
+        pytest.skip(f"{missing_dependency(row)} is not installed")
+    told = {
+        name: tuple(int(number.replace(",", "")) for number in found.groups())
+        for name, text in arguments_of(docstring_of(row.entry_point))
+        if (found := re.search(r"\b(\d[\d,]*) to (\d[\d,]*)\b", text))
+    }
+    numbers = {name for name, value in row.kwargs.items() if type(value) in (int, float)}
+    assert numbers <= told.keys() | UNLIMITED
+    for name, (least, most) in told.items():
+        for value in (least - 1, most + 1):
+            beyond: dict[str, Any] = {name: value}
+            with pytest.raises(ValueError, match=name):
+                gym.make(f"{row.name}-v0", **beyond)

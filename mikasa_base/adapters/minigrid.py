@@ -32,7 +32,7 @@ class MinigridMemory(DrawnEnv[Any, Any]):
     Source: Chevalier-Boisvert et al. 2023, Minigrid & Miniworld (arXiv 2306.13831), minigrid 3.2.0, MemoryEnv.
 
     Args:
-        size: Tiles on a side, odd.
+        size: Tiles on a side, odd, 11 to 101.
         random_length: Whether the length of the corridor differs from episode to episode. All objects may then be
             visible at the same time.
         render_mode: None or "rgb_array".

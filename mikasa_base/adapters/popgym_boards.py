@@ -35,7 +35,7 @@ class Battleship(PopGymEnv):
     End: terminates when all ships are sunk, truncates after ``b^2`` steps.
 
     Args:
-        board_size: b, tiles on a side.
+        board_size: b, tiles on a side, 6 to 100.
         previous_action: Whether the observation holds the tile that was shot at.
         render_mode: None or "rgb_array".
     """

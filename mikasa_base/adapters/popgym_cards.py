@@ -33,7 +33,7 @@ class RepeatFirst(PopGymEnv):
     End: terminates after ``52 num_decks - 1`` steps.
 
     Args:
-        num_decks: Decks of 52 cards.
+        num_decks: Decks of 52 cards, 1 to 100.
         render_mode: None or "rgb_array".
     """
 
@@ -55,8 +55,8 @@ class RepeatPrevious(PopGymEnv):
     End: terminates after ``52 num_decks - 1`` steps.
 
     Args:
-        num_decks: Decks of 52 cards.
-        k: 1 is the current card.
+        num_decks: Decks of 52 cards, 1 to 100.
+        k: 1 is the current card; at most as many as there are cards, less one.
         render_mode: None or "rgb_array".
     """
 
@@ -77,7 +77,7 @@ class Autoencode(PopGymEnv):
     End: terminates after ``104 num_decks - 1`` steps.
 
     Args:
-        num_decks: Decks of 52 cards.
+        num_decks: Decks of 52 cards, 1 to 100.
         render_mode: None or "rgb_array".
     """
 
@@ -96,7 +96,7 @@ class CountRecall(PopGymEnv):
     Unlike POPGym's, info does not hold the counts.
 
     Args:
-        num_decks: Decks of 52 cards.
+        num_decks: Decks of 52 cards, 1 to 100.
         deck_type: "colors" (K = 2), "suits" (4) or "ranks" (13).
         render_mode: None or "rgb_array".
     """
@@ -119,7 +119,7 @@ class Concentration(PopGymEnv):
     End: terminates with the last pair, truncates after ``ceil(2 N - N / (2 N - 1))`` steps.
 
     Args:
-        num_decks: Decks of 52 cards.
+        num_decks: Decks of 52 cards, 1 to 100.
         deck_type: What makes two cards a pair: "colors" (K = 2) or "ranks" (13).
         previous_action: Whether the observation holds the previous action.
         render_mode: None or "rgb_array".
@@ -148,7 +148,7 @@ class HigherLower(PopGymEnv):
     End: terminates after ``52 num_decks - 1`` steps.
 
     Args:
-        num_decks: Decks of 52 cards.
+        num_decks: Decks of 52 cards, 1 to 100.
         render_mode: None or "rgb_array".
     """
 
@@ -170,8 +170,8 @@ class MultiarmedBandit(PopGymEnv):
     Unlike POPGym's, info does not hold the probabilities.
 
     Args:
-        num_bandits: Arms.
-        episode_length: Steps.
+        num_bandits: Arms, 2 to 10,000.
+        episode_length: Steps, 1 to 1,000,000.
         previous_action: Whether the observation holds the previous action.
         render_mode: None or "rgb_array".
     """

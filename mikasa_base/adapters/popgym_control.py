@@ -32,7 +32,7 @@ class PositionOnlyCartPole(PopGymEnv):
     End: terminates when the cart leaves +-2.4 m or the pole +-12 degrees, truncates after ``max_episode_length`` steps.
 
     Args:
-        max_episode_length: Steps.
+        max_episode_length: Steps, 1 to 1,000,000.
         render_mode: None or "rgb_array".
     """
 
@@ -50,7 +50,7 @@ class VelocityOnlyCartPole(PopGymEnv):
     Actions, reward, end: as `PositionOnlyCartPole`.
 
     Args:
-        max_episode_length: Steps.
+        max_episode_length: Steps, 1 to 1,000,000.
         render_mode: None or "rgb_array".
     """
 
@@ -70,7 +70,7 @@ class NoisyPositionOnlyCartPole(PopGymEnv):
     Actions, reward, end: as `PositionOnlyCartPole`, with 200 steps.
 
     Args:
-        noise_sigma: Standard deviation of the noise, in m and in rad.
+        noise_sigma: Standard deviation of the noise, in m and in rad, 0 to 10.
         render_mode: None or "rgb_array".
     """
 
@@ -96,7 +96,7 @@ class PositionOnlyPendulum(_Pendulum):
     End: truncates after ``max_episode_length`` steps.
 
     Args:
-        max_episode_length: Steps.
+        max_episode_length: Steps, 1 to 1,000,000.
         render_mode: None or "rgb_array".
     """
 
@@ -112,7 +112,7 @@ class NoisyPositionOnlyPendulum(_Pendulum):
     Actions, reward, end: as `PositionOnlyPendulum`, with 200 steps.
 
     Args:
-        noise_sigma: Standard deviation of the noise.
+        noise_sigma: Standard deviation of the noise, 0 to 10.
         render_mode: None or "rgb_array".
     """
 

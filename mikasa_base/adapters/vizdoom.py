@@ -51,7 +51,7 @@ class ViZDoomTwoColors(DrawnEnv[npt.NDArray[np.uint8], Any]):
         Outcomes (NeurIPS 2022), whose scenario has things that come back; on ViZDoom 1.3.2.
 
     Args:
-        column_steps: The number of steps after which the column disappears; 0: never.
+        column_steps: The number of steps after which the column disappears, 0 to 525; 0: never.
         render_mode: None or "rgb_array".
     """
 

@@ -101,7 +101,7 @@ class MemoryCards(SingleEnv):
     Source: Esslinger et al. 2022, Deep Transformer Q-Networks (arXiv 2206.01078), memory cards.
 
     Args:
-        num_pairs: Number of pairs.
+        num_pairs: Number of pairs, 1 to 50.
         render_mode: None or "rgb_array".
     """
 

@@ -90,8 +90,9 @@ class MemoryLength(SingleEnv):
     Source: Osband et al. 2020, Behaviour Suite for Reinforcement Learning (arXiv 1908.03568), memory_len and memory_size.
 
     Args:
-        memory_length: Steps between the first observation, which contains the bits, and the question.
-        num_bits: Number of bits.
+        memory_length: Steps between the first observation, which contains the bits, and the question, 1 to
+            100,000.
+        num_bits: Number of bits, 1 to 1,000.
         render_mode: None or "rgb_array".
     """
 

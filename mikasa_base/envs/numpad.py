@@ -212,9 +212,9 @@ class NumpadDiscrete(SingleEnv):
     Source: Humplik et al. 2019, Meta reinforcement learning as task inference (arXiv 1905.06424), Numpad.
 
     Args:
-        size: Tiles along each side of the board.
-        sequence_length: Tiles in the sequence.
-        max_steps: Length of an episode.
+        size: Tiles along each side of the board, 2 to 6.
+        sequence_length: Tiles in the sequence, 2 to 8, and at most as many as the board has.
+        max_steps: Length of an episode, 1 to 1,000,000.
         render_mode: None or "rgb_array".
     """
 
@@ -237,9 +237,9 @@ class NumpadContinuous(SingleEnv):
     Reward, End, Source: see `NumpadDiscrete`.
 
     Args:
-        size: Tiles along each side of the board.
-        sequence_length: Tiles in the sequence.
-        max_steps: Length of an episode.
+        size: Tiles along each side of the board, 2 to 6.
+        sequence_length: Tiles in the sequence, 2 to 8, and at most as many as the board has.
+        max_steps: Length of an episode, 1 to 1,000,000.
         render_mode: None or "rgb_array".
     """
 
@@ -255,9 +255,9 @@ class NumpadContinuousDiscreteActions(SingleEnv):
     Task, Observation, Reward, End, Source: see `NumpadContinuous`.
 
     Args:
-        size: Tiles along each side of the board.
-        sequence_length: Tiles in the sequence.
-        max_steps: Length of an episode.
+        size: Tiles along each side of the board, 2 to 6.
+        sequence_length: Tiles in the sequence, 2 to 8, and at most as many as the board has.
+        max_steps: Length of an episode, 1 to 1,000,000.
         render_mode: None or "rgb_array".
     """
 

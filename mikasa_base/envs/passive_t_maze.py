@@ -101,7 +101,7 @@ class PassiveTMaze(SingleEnv):
     Source: Ni et al. 2023, When Do Transformers Shine in RL? (arXiv 2307.03864), passive T-maze.
 
     Args:
-        corridor_length: Steps from the start to the junction.
+        corridor_length: Steps from the start to the junction, 1 to 100,000.
         goal_reward: See Reward.
         penalty: See Reward; at most 0. "dense" stands for ``-1 / corridor_length``.
         distract_reward: See Reward.

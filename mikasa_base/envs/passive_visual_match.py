@@ -186,7 +186,7 @@ class PassiveVisualMatch(SingleEnv):
         random order, and apples come back after 20 steps instead of 21.
 
     Args:
-        distractor_steps: Steps among the apples.
+        distractor_steps: Steps among the apples, 1 to 100,000.
         render_mode: None or "rgb_array".
     """
 

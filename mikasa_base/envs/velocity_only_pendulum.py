@@ -44,7 +44,7 @@ class VelocityOnlyPendulum(DrawnEnv[npt.NDArray[np.float32], Any]):
         2303.01859), which shows the angle; the MIKASA paper (arXiv 2502.10550, F.11.6) describes one that does not.
 
     Args:
-        max_episode_length: Steps.
+        max_episode_length: Steps, 1 to 1,000,000.
         render_mode: None or "rgb_array". Unlike the observation, the image shows the angle.
     """
 
