@@ -278,6 +278,28 @@ def test_an_evaluation_through_a_server_is_that_of_the_checkpoint(recurrent: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"direct.json", "remote.json"}
 
 
+def test_a_report_tells_served_agents_apart(served: int, tmp_path: Path) -> None:
+    out = tmp_path / "gru.json"
+    assert (
+        eval_main(["--policy", f"remote:127.0.0.1:{served}", "--env-id", BASE_ID, "--episodes", "2", "--out", str(out)])
+        == 0
+    )
+    content = json.loads(out.read_text())
+    server = content["runs"][0]["server"]
+    assert server["agent"] == "ppo-lstm", "as `agent_name` calls it"
+    for name in ("gru", "mingru", "mingru again"):
+        server["agent"] = f"ppo {name.removesuffix(' again')}"
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    found = collect([tmp_path])
+    assert sorted(run.algorithm for run in found.runs) == ["ppo gru", "ppo mingru"]
+    ((path, why),) = found.problems
+    assert path.stem.startswith("mingru")
+    assert why.endswith("; if they are different policies, let their servers tell different names or seeds")
+    del server["agent"]  # a server of an earlier version
+    out.write_text(json.dumps(content))
+    assert [run.algorithm for run in collect([out]).runs] == ["ppo-lstm"]
+
+
 def test_continuous_actions_and_a_task_of_ones_own(own_task: str, tmp_path: Path) -> None:
     path = save_untrained(tmp_path / "policy.pt", OWN_ID, 40, OWN_MODULE, env_kwargs=("response_steps=2",))
     few = {"episodes": 2, "num_envs": 2, "env_id": own_task}

@@ -94,6 +94,7 @@ class Run:
     args: dict[str, Any]
     began_from: str = ""  # the policy that it began with, in words; empty for random weights
     learner: str = ""  # name of the algorithm in the registry
+    served: bool = False  # whether a server held the policy, so that little more than its name and seed is known
 
     @property
     def unit(self) -> str:
@@ -339,7 +340,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 path=file,
                 source="eval",
                 env_id=_task(content["env_id"], content["settings"] if content.get(CHANGED) else entry["args"]),
-                algorithm=agent_name(content["algorithm"], entry["args"]) + _learnt_with(content, entry["args"]) + how,
+                algorithm=_agent(content, entry) + _learnt_with(content, entry["args"]) + how,
                 seed=_count(entry, "seed"),
                 steps=_count(entry, "training_steps"),
                 wall_time=None,
@@ -348,6 +349,7 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
                 args=dict(entry["args"]),
                 began_from=_began_from(None, entry["args"]),
                 learner=str(content["algorithm"]),
+                served="server" in entry,
             )
             for entry in content["runs"]
         ]
@@ -355,6 +357,14 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
         into.problems.append((file, f"broken: lacks {error}"))
     except (ArithmeticError, AttributeError, ValueError, TypeError) as error:
         into.problems.append((file, f"broken: {error}"))
+
+
+def _agent(content: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """The name of an agent that was evaluated: `agent_name`, or what the server of its policy calls it."""
+    server = entry.get("server")
+    if isinstance(server, Mapping) and isinstance(agent := server.get("agent"), str) and agent.strip():
+        return agent
+    return agent_name(content["algorithm"], entry["args"])
 
 
 def _learnt_with(content: Mapping[str, Any], args: Mapping[str, Any]) -> str:
@@ -377,5 +387,7 @@ def _drop_repeated(collection: Collection) -> None:
             why = f"not counted: {run.env_id}, {run.algorithm}, seed {run.seed} is already in {first.path}" + (
                 f"; the two differ in {', '.join(differ)}" if differ else ""
             )
+            if first.served or run.served:
+                why += "; if they are different policies, let their servers tell different names or seeds"
             collection.problems.append((run.path, why))
     collection.runs = [run for run in collection.runs if any(run is other for other in kept.values())]

@@ -19,6 +19,7 @@ from mikasa_robo.terminal import print_error
 from .env_ids import OptionError
 from .extras import require_modules
 from .progress import say
+from .runs import agent_name
 
 if TYPE_CHECKING:
     from mikasa_robo.remote.server import PolicyServer
@@ -78,6 +79,7 @@ def make_server(args: Args) -> PolicyServer:
     network = checkpoint.load_network(args.device)
     metadata = {
         "name": checkpoint.algorithm,
+        "agent": agent_name(checkpoint.algorithm, checkpoint.args.to_dict()),
         "sha256": checkpoint.sha256,
         "seed": checkpoint.args.seed,
         "training_steps": checkpoint.step,
