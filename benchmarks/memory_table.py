@@ -13,6 +13,7 @@ A sweep with several variants of one memory needs that: they are not seeds of on
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -292,6 +293,11 @@ def what_is_missing(plan: Plan, rows: Sequence[Row]) -> str:
     )
 
 
+def paragraph(text: str) -> list[str]:
+    """The lines of a paragraph of a Markdown file."""
+    return textwrap.wrap(text, 128, break_long_words=False, break_on_hyphens=False)
+
+
 def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None, columns: str = "memory") -> str:
     """The Markdown file; `picture` is None where nothing was drawn."""
     lines, memories, cells = lines_of(plan), columns_of(plan, columns), in_cells(rows)
@@ -309,13 +315,9 @@ def document(plan: Plan, rows: Sequence[Row], sweep: Path, picture: Path | None,
         what += " All seeds play the same episodes, so the interval of a cell with several may be too narrow."
     if is_base:
         what += " *Memoryless* and *perfect* are mean returns of two scripted agents (`docs/base.md`)."
-    text = [
-        f"# {kind}: {sweep.stem}",
-        "",
-        f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}",
-        "",
-    ]
-    text += [what_is_missing(plan, rows), "", *main_table(cells, lines, memories, chances_of(plan)), ""]
+    text = [f"# {kind}: {sweep.stem}", ""]
+    text += [*paragraph(f"{what} Seeds of a cell: {told}. A dash was not measured. {budget(rows)}"), ""]
+    text += [*paragraph(what_is_missing(plan, rows)), "", *main_table(cells, lines, memories, chances_of(plan)), ""]
     if is_robot and (by_seed := seed_table(cells, lines, memories)):
         text += ["## Over seeds", "", "Success in per cent, for cells with two seeds or more.", "", *by_seed, ""]
     if (is_robot or is_base) and not any(delay is not None for _, delay in lines):
