@@ -295,9 +295,10 @@ def test_a_report_tells_served_agents_apart(served: int, tmp_path: Path) -> None
     ((path, why),) = found.problems
     assert path.stem.startswith("mingru")
     assert why.endswith("; if they are different policies, let their servers tell different names or seeds")
-    del server["agent"]  # a server of an earlier version
-    out.write_text(json.dumps(content))
-    assert [run.algorithm for run in collect([out]).runs] == ["ppo-lstm"]
+    for odd in (None, "", " ", "x" * 201, "\x1b[2J", ["ppo gru"]):  # None: a server of an earlier version
+        server["agent"] = odd
+        out.write_text(json.dumps(content))
+        assert [run.algorithm for run in collect([out]).runs] == ["ppo-lstm"]
 
 
 def test_continuous_actions_and_a_task_of_ones_own(own_task: str, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ WITH_EXPERT = "(with an expert)"
 
 LARGEST = 10**15
 """Larger seeds and numbers of steps are made up."""
+LONGEST_NAME = 200
+"""Characters of what a server may call its policy."""
+
 
 OFFLINE = ("dt", "rate", "iql")
 """Algorithms that play nothing in training, whose steps are gradient steps."""
@@ -362,8 +365,9 @@ def _read_evaluation(file: Path, into: Collection, named: bool) -> None:
 def _agent(content: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     """The name of an agent that was evaluated: `agent_name`, or what the server of its policy calls it."""
     server = entry.get("server")
-    if isinstance(server, Mapping) and isinstance(agent := server.get("agent"), str) and agent.strip():
-        return agent
+    agent = server.get("agent") if isinstance(server, Mapping) else None
+    if isinstance(agent, str) and agent.isprintable() and 1 <= len(agent.strip()) <= LONGEST_NAME:
+        return agent.strip()
     return agent_name(content["algorithm"], entry["args"])
 
 
